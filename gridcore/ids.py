@@ -6,7 +6,9 @@ not random, so that a replay gives the same ones.
 """
 
 import secrets
+from collections.abc import Iterable
 from typing import NewType
+from zlib import crc32
 
 JobId = NewType("JobId", str)
 LeaseId = NewType("LeaseId", str)
@@ -31,3 +33,11 @@ def new_epoch() -> Epoch:
 
 def new_boot_id() -> BootId:
     return BootId(secrets.token_hex(6))
+
+
+def ids_digest(ids: Iterable[str]) -> int:
+    """Digest a set of ids, whatever their order: what two sides of a link compare in a beat."""
+    digest = 0
+    for each in ids:
+        digest ^= crc32(each.encode())
+    return digest

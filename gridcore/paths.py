@@ -34,7 +34,7 @@ def default_state_dir() -> Path:
 def runtime_dir_for(state_dir: Path | None) -> Path:
     """The directory of a daemon's sockets; an explicit state directory gets one of its own."""
     xdg = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(xdg) / "gridcore" if xdg else Path(f"/tmp/gridcore-{os.getuid()}")
+    base = Path(xdg) / "gridcore" if xdg else Path(f"/tmp/gridcore-{os.getuid()}")  # noqa: S108 - 0700 and checked
     if state_dir is None:
         return base
     name = hashlib.sha256(os.fsencode(state_dir.expanduser().resolve())).hexdigest()[:8]

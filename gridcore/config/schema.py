@@ -81,7 +81,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping of the config file; unknown keys are errors."""
 
 
-class ServerConfig(Section):
+class ServerConfig(Section, frozen=True):
     listen: Annotated[str, Meta(description="Address and port of the HTTP API.")] = "127.0.0.1:8080"
     max_body_mb: Annotated[
         Positive, Meta(description="Largest request body in MB; larger is a 413.")
@@ -99,16 +99,14 @@ class ServerConfig(Section):
     ] = field(default=20 * S, name="wait_comments_after")
 
 
-class MetricsConfig(Section):
+class MetricsConfig(Section, frozen=True):
     listen: Annotated[
         str | None,
-        Meta(
-            description="Port of the metrics exporter itself; /metrics of the API works without."
-        ),
+        Meta(description="Port of the metrics exporter itself; /metrics of the API works without."),
     ] = "127.0.0.1:9464"
 
 
-class SimulatedCardConfig(Section):
+class SimulatedCardConfig(Section, frozen=True):
     name: Annotated[str, Meta(description="Name shown for the simulated card.")] = "Simulated GPU"
     total_mb: Annotated[Positive, Meta(description="Memory of the simulated card in MB.")] = 16384
     foreign_mb: Annotated[
@@ -119,11 +117,12 @@ class SimulatedCardConfig(Section):
     ] = field(default=0, name="release_delay")
 
 
-class GpuConfig(Section):
+class GpuConfig(Section, frozen=True):
     device: Annotated[
         str,
         Meta(
-            description="auto, cpu or simulation; nvidia:<index> and apple once the machine has one.",
+            description="auto, cpu or simulation; nvidia:<index> and apple once the machine has "
+            "one.",
             pattern=r"^(auto|cpu|simulation|apple|(nvidia|amd|intel):\d+)$",
         ),
     ] = "auto"
@@ -142,7 +141,7 @@ class GpuConfig(Section):
     ] = SimulatedCardConfig()
 
 
-class LlamacppConfig(Section):
+class LlamacppConfig(Section, frozen=True):
     binary: Annotated[
         FilePath | None,
         Meta(description="llama-server to run; null looks on PATH."),
@@ -165,7 +164,7 @@ class LlamacppConfig(Section):
     ] = (41000, 41999)
 
 
-class EmbeddedConfig(Section):
+class EmbeddedConfig(Section, frozen=True):
     threads: Annotated[
         Positive | None, Meta(description="CPU threads of a runtime; null is all cores.")
     ] = None
@@ -177,7 +176,7 @@ class EmbeddedConfig(Section):
     ] = field(default=5 * S, name="stop_timeout")
 
 
-class RuntimesConfig(Section):
+class RuntimesConfig(Section, frozen=True):
     llamacpp: Annotated[LlamacppConfig, Meta(description="Any llama-server binary.")] = (
         LlamacppConfig()
     )
@@ -186,7 +185,7 @@ class RuntimesConfig(Section):
     ] = EmbeddedConfig()
 
 
-class SimulatedModelConfig(Section):
+class SimulatedModelConfig(Section, frozen=True):
     """How a simulated runtime behaves; speeds are per stream."""
 
     vram_mb: Annotated[Positive, Meta(description="Memory the model takes on the card, in MB.")]
@@ -206,7 +205,7 @@ class SimulatedModelConfig(Section):
     )
 
 
-class ModelConfig(Section):
+class ModelConfig(Section, frozen=True):
     runtime: Annotated[
         RuntimeKind,
         Meta(
@@ -248,14 +247,14 @@ class ModelConfig(Section):
     ] = None
 
 
-class FamilyConfig(Section):
+class FamilyConfig(Section, frozen=True):
     preferred: Annotated[str | None, Meta(description="The best variant.")] = None
     balanced: Annotated[str | None, Meta(description="The middle variant.")] = None
     compact: Annotated[str | None, Meta(description="The smallest variant.")] = None
     aliases: Annotated[tuple[str, ...], Meta(description="Other names for the family.")] = ()
 
 
-class ClassConfig(Section):
+class ClassConfig(Section, frozen=True):
     priority: Annotated[
         Positive | None,
         Meta(
@@ -267,25 +266,25 @@ class ClassConfig(Section):
     ] = 10_000
 
 
-class InteractiveClassConfig(ClassConfig):
+class InteractiveClassConfig(ClassConfig, frozen=True):
     hot_ttl_ns: Annotated[
         Duration, Meta(description="How long a model stays protected after interactive use.")
     ] = field(default=5 * MIN, name="hot_ttl")
 
 
-class ClassesConfig(Section):
+class ClassesConfig(Section, frozen=True):
     interactive: Annotated[
         InteractiveClassConfig, Meta(description="Requests a person waits for.")
     ] = InteractiveClassConfig()
-    background: Annotated[
-        ClassConfig, Meta(description="Work that runs while nobody waits.")
-    ] = ClassConfig()
+    background: Annotated[ClassConfig, Meta(description="Work that runs while nobody waits.")] = (
+        ClassConfig()
+    )
     batch: Annotated[ClassConfig, Meta(description="Work that waits behind background.")] = (
         ClassConfig()
     )
 
 
-class BreakerConfig(Section):
+class BreakerConfig(Section, frozen=True):
     failures: Annotated[
         Positive, Meta(description="Failed loads in a row after which a model is not tried.")
     ] = 3
@@ -297,13 +296,11 @@ class BreakerConfig(Section):
     )
 
 
-class PolicyConfig(Section):
-    default_class: Annotated[
-        Workload, Meta(description="Class of a request that names none.")
-    ] = Workload.INTERACTIVE
-    classes: Annotated[ClassesConfig, Meta(description="Settings of each class.")] = (
-        ClassesConfig()
+class PolicyConfig(Section, frozen=True):
+    default_class: Annotated[Workload, Meta(description="Class of a request that names none.")] = (
+        Workload.INTERACTIVE
     )
+    classes: Annotated[ClassesConfig, Meta(description="Settings of each class.")] = ClassesConfig()
     interactive_idle_before_background_ns: Annotated[
         Duration, Meta(description="Quiet period before background may start.")
     ] = field(default=2 * S, name="interactive_idle_before_background")
@@ -323,9 +320,7 @@ class PolicyConfig(Section):
     ] = field(default=2 * MIN, name="batch_max_starvation")
     interactive_turn_ns: Annotated[
         Duration,
-        Meta(
-            description="Interactive models that do not fit together change places after this."
-        ),
+        Meta(description="Interactive models that do not fit together change places after this."),
     ] = field(default=10 * S, name="interactive_turn")
     eviction: Annotated[
         EvictionPolicy,
@@ -333,9 +328,7 @@ class PolicyConfig(Section):
     ] = EvictionPolicy.COST
     min_residency_ns: Annotated[
         Duration,
-        Meta(
-            description="Models that do not fit together take turns of at least this; 0s is off."
-        ),
+        Meta(description="Models that do not fit together take turns of at least this; 0s is off."),
     ] = field(default=30 * S, name="min_residency")
     embedding_chunk_size: Annotated[
         Positive, Meta(description="Most embedding inputs in one step.")
@@ -362,7 +355,7 @@ class PolicyConfig(Section):
     )
 
 
-class LogsConfig(Section):
+class LogsConfig(Section, frozen=True):
     level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
     rotate_mb: Annotated[
         Positive, Meta(description="A model's log file is rotated beyond this many MB.")
@@ -370,7 +363,7 @@ class LogsConfig(Section):
     keep: Annotated[Natural, Meta(description="Rotated log files kept per model.")] = 2
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     server: Annotated[ServerConfig, Meta(description="The HTTP API.")] = ServerConfig()
     metrics: Annotated[MetricsConfig, Meta(description="Prometheus metrics.")] = MetricsConfig()
     gpu: Annotated[GpuConfig, Meta(description="The card.")] = GpuConfig()

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from gridcore.config.schema import Workload
 from gridcore.core.notes import Note
-from gridcore.ids import JobId, LeaseId, LoadId, ModelId, PeerId
+from gridcore.ids import CardId, JobId, LeaseId, LoadId, ModelId, PeerId
 
 
 class Command(Struct, frozen=True, kw_only=True, tag=True):
@@ -79,6 +79,12 @@ class ReadSlots(Command, frozen=True, kw_only=True):
     address: str
 
 
+class SampleCard(Command, frozen=True, kw_only=True):
+    """Read a card now: memory is about to come back."""
+
+    card_id: CardId
+
+
 class AnswerAdmin(Command, frozen=True, kw_only=True):
     request_id: str
     peer: PeerId
@@ -97,6 +103,7 @@ AnyCommand = (
     | LoadModel
     | UnloadModel
     | ReadSlots
+    | SampleCard
     | AnswerAdmin
     | PublishNote
 )

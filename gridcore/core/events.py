@@ -136,6 +136,7 @@ class RunningLease(Struct, frozen=True, kw_only=True):
     lease_id: LeaseId
     job_id: JobId
     load_id: LoadId
+    model_id: ModelId
     slots: tuple[int, ...]
     first: int
     count: int

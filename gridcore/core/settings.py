@@ -18,6 +18,8 @@ class CardSettings(Struct, frozen=True, kw_only=True):
     """The user's cap below the card's total."""
     unified: bool = False
     """Device memory is host memory: a model is charged for both parts."""
+    frees_on_exit: bool = False
+    """The memory of a process is back the moment it is gone; else a sample must show it."""
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True):

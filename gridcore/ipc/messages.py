@@ -240,14 +240,24 @@ class CardSample(Message, frozen=True, kw_only=True, tag="sample"):
     pressure: Pressure = Pressure.UNKNOWN
 
 
+class SampleRequest(Message, frozen=True, kw_only=True, tag="sample_request"):
+    """scheduler -> gpu-monitor: read the card now and answer with a CardSample."""
+
+    card_id: CardId
+
+
 # --- launcher -> scheduler ---------------------------------------------------------------
 
 
 class ServiceExited(Message, frozen=True, kw_only=True, tag="service_exited"):
-    """Proof of death of one of the launcher's children."""
+    """Proof of death of one of the launcher's children.
+
+    ``pid`` tells its incarnations apart: a restarted one may have joined under the same name.
+    """
 
     peer: PeerId
     exit_status: int
+    pid: int | None = None
 
 
 class ServicesStatus(Message, frozen=True, kw_only=True, tag="services"):
@@ -296,6 +306,7 @@ FromScheduler = (
     | StateReply
     | LoadModel
     | UnloadModel
+    | SampleRequest
 )
 
 

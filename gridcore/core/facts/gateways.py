@@ -1,0 +1,137 @@
+"""Facts about gateways: what they re-state, that they are silent, that they are dead."""
+
+from gridcore.core.events import (
+    GatewayRestated,
+    GatewaySuspected,
+    JobSubmitted,
+    RunningLease,
+)
+from gridcore.core.facts import jobs
+from gridcore.core.job import Job, Lease
+from gridcore.core.model import Model
+from gridcore.core.notes import Verb
+from gridcore.core.state import State
+from gridcore.ids import ModelId, PeerId
+
+
+def gateway_restated(state: State, event: GatewayRestated) -> None:
+    """What a gateway says of its own jobs replaces what was known of them."""
+    state.gateways.add(event.gateway)
+    state.suspects.discard(event.gateway)
+    stated_leases = {lease.lease_id: lease for lease in event.leases}
+    for lease in [held for held in state.leases.values() if held.gateway == event.gateway]:
+        if lease.lease_id not in stated_leases:
+            _end_silently(state, lease)
+    stated_jobs = {job.job_id for job in event.jobs}
+    for job in [known for known in state.jobs.values() if known.gateway == event.gateway]:
+        if job.job_id not in stated_jobs:
+            state.end_job(job, "done" if job.steps_done else "cancelled")
+    running_by_job: dict[str, list[RunningLease]] = {}
+    for lease_stated in event.leases:
+        running_by_job.setdefault(lease_stated.job_id, []).append(lease_stated)
+    for submitted in event.jobs:
+        if submitted.job_id not in state.jobs:
+            _adopt_job(state, submitted, running_by_job.get(submitted.job_id, []))
+    state.mark_all()
+
+
+def _adopt_job(state: State, submitted: JobSubmitted, running: list[RunningLease]) -> None:
+    """Take a job over from an earlier epoch, with its place and its running steps."""
+    target = submitted.target
+    if target not in state.families and ModelId(target) not in state.models:
+        jobs.job_submitted(state, submitted)
+        return
+    job = Job(submitted, seq=state.next_seq(), now_ns=state.now_ns)
+    state.jobs[job.job_id] = job
+    job.pending.clear()
+    covered = [(lease.first, lease.count) for lease in running]
+    for first, count in _gaps(submitted.items_done, submitted.items, covered):
+        job.pending.append((first, count))
+    for stated in running:
+        job.running[stated.lease_id] = (stated.first, stated.count)
+        _adopt_lease(state, job, stated)
+    state.count("jobs_submitted", job.workload)
+    if running:
+        job.deadline_ns = None
+    state.set_deadline(job)
+    state.move_job(job)
+    if job.pending:
+        state.enqueue(job)
+
+
+def _gaps(start: int, end: int, covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges of [start, end) that no covered range holds."""
+    gaps = []
+    for first, count in sorted(covered):
+        if first > start:
+            gaps.append((start, first - start))
+        start = max(start, first + count)
+    if start < end:
+        gaps.append((start, end - start))
+    return gaps
+
+
+def _adopt_lease(state: State, job: Job, stated: RunningLease) -> None:
+    model = state.model_by_load.get(stated.load_id)
+    lease = Lease(
+        lease_id=stated.lease_id,
+        job_id=job.job_id,
+        gateway=job.gateway,
+        load_id=stated.load_id,
+        model_id=stated.model_id,
+        slots=stated.slots,
+        first=stated.first,
+        count=stated.count,
+        started_ns=state.now_ns - stated.ran_ns,
+        workload=job.workload,
+        client=job.client,
+        granted=False,
+        charged_ns=0,
+        answer_begun=stated.answer_begun,
+    )
+    state.leases[lease.lease_id] = lease
+    job.model_id = stated.model_id
+    if model is not None:
+        seat(model, lease, job)
+
+
+def seat(model: Model, lease: Lease, job: Job) -> None:
+    """Mark the slots of an adopted lease, as far as the runtime has them free."""
+    seats = tuple(i for i in lease.slots if i < len(model.slots) and model.slots[i].is_free)
+    if model.is_resident and len(seats) == len(lease.slots):
+        model.occupy(lease.lease_id, seats, lease.workload, job.submitted.affinity)
+
+
+def gateway_gone(state: State, gateway: PeerId) -> None:
+    """Proof of death: its leases have ended, its jobs are over."""
+    state.gateways.discard(gateway)
+    state.suspects.discard(gateway)
+    for lease in [held for held in state.leases.values() if held.gateway == gateway]:
+        _end_silently(state, lease)
+    for job in [known for known in state.jobs.values() if known.gateway == gateway]:
+        state.note(Verb.CANCEL, f"{job.workload}: its gateway died", job=job, cause="gateway_gone")
+        state.end_job(job, "cancelled")
+
+
+def _end_silently(state: State, lease: Lease) -> None:
+    """End a lease nobody reported on; its slots count as busy until the runtime says idle."""
+    del state.leases[lease.lease_id]
+    job = state.jobs.get(lease.job_id)
+    if job is not None:
+        job.running.pop(lease.lease_id, None)
+    model = state.models.get(lease.model_id)
+    if model is None:
+        return
+    if model.load_id == lease.load_id and lease.lease_id in model.leases:
+        model.vacate(lease.lease_id, lease.slots, lease.workload, idle=False, now_ns=state.now_ns)
+    state.mark(model.card_id)
+    jobs.pay_share(state, state.card_of(model), lease)
+    state.queues[lease.workload].end(lease.client, lease.charged_ns, 0, state.now_ns)
+
+
+def gateway_suspected(state: State, event: GatewaySuspected) -> None:
+    if event.suspect:
+        state.suspects.add(event.gateway)
+    else:
+        state.suspects.discard(event.gateway)
+    state.mark_all()

@@ -1,0 +1,17 @@
+"""What a job waits for, as a key that orders the same everywhere."""
+
+from typing import NamedTuple
+
+from gridcore.config.schema import Capability, Tier
+
+
+class QueueKey(NamedTuple):
+    """What a job waits for: a model, or a family with what the request needs of a variant."""
+
+    target: str
+    needs: frozenset[Capability] = frozenset()
+    quality: Tier | None = None
+
+    def order(self) -> tuple[str, tuple[str, ...], str]:
+        """A total order that does not depend on hashing."""
+        return self.target, tuple(sorted(self.needs)), self.quality or ""

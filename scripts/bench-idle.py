@@ -68,6 +68,8 @@ class Memory(NamedTuple):
 class Latency(NamedTuple):
     direct_ms: list[float]
     through_ms: list[float]
+    cpu_ms: dict[str, float]
+    """Processor time of one request through GridCore, by process; blind to other load."""
 
     def added(self) -> list[float]:
         return [b - a for a, b in zip(self.direct_ms, self.through_ms, strict=True)]
@@ -213,13 +215,16 @@ def ask(connection: http.client.HTTPConnection, *, stream: bool) -> tuple[float,
     return took_ms, answer.headers.get("X-GridCore-Job-Id")
 
 
-def measure_latency(daemon: Daemon, n_requests: int, *, stream: bool) -> Latency:
+def measure_latency(
+    daemon: Daemon, services: dict[str, psutil.Process], n_requests: int, *, stream: bool
+) -> Latency:
     """Requests in turns, directly and through GridCore; each of the latter its own grant."""
     through = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
     ask(through, stream=stream)  # loads the model
     (runtime,) = (path for path in daemon.paths.runtimes.iterdir() if path.is_socket())
     direct = UnixConnection(runtime)
-    latency, jobs = Latency([], []), []
+    latency, jobs = Latency([], [], {}), []
+    before = cpu_s(services)
     with contextlib.closing(through), contextlib.closing(direct), Grants(daemon.paths.events) as it:
         for index in range(WARM_UP_REQUESTS + n_requests):
             through_first = bool(index % 2)
@@ -232,6 +237,10 @@ def measure_latency(daemon: Daemon, n_requests: int, *, stream: bool) -> Latency
                 latency.direct_ms.append(direct_ms)
                 latency.through_ms.append(through_ms)
                 jobs.append(job_id)
+    n_through = WARM_UP_REQUESTS + n_requests
+    latency.cpu_ms.update(
+        {name: (s - before[name]) * 1000 / n_through for name, s in cpu_s(services).items()}
+    )
     lacking = [job for job in jobs if job is None or it.steps_by_job[job] != 1]
     if lacking or len(set(jobs)) != n_requests or it.events_missed:
         raise SystemExit(
@@ -275,6 +284,15 @@ def latency_table(rows: dict[str, Latency]) -> Iterator[str]:
             yield f"| {title} | {label} | {cells} |"
 
 
+def cpu_sentences(rows: dict[str, Latency]) -> Iterator[str]:
+    for title, latency in rows.items():
+        busy = {name: ms for name, ms in latency.cpu_ms.items() if ms >= 0.005}
+        parts = ", ".join(f"{name} {ms:.2f} ms" for name, ms in busy.items())
+        total = sum(latency.cpu_ms.values())
+        yield f"Processor time of one request, {title}: {parts}; in all **{total:.2f} ms**."
+        yield ""
+
+
 def report(
     *,
     start_s: float,
@@ -284,7 +302,10 @@ def report(
     latencies: dict[str, Latency],
     n_requests: int,
 ) -> str:
-    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    where = (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores "
+        f"(load average {os.getloadavg()[0]:.1f})"
+    )
     lines = [
         f"Measured by `scripts/bench-idle.py` on {where}, Python {platform.python_version()}.",
         "",
@@ -301,6 +322,7 @@ def report(
             "",
             *latency_table(latencies),
             "",
+            *cpu_sentences(latencies),
             f"{n_requests} requests of each kind, in turns with the same request to the runtime's "
             "own socket; each had its own grant on the event socket. The column *added* is of the "
             "differences of neighbours.",
@@ -346,7 +368,9 @@ def main() -> int:
                 connection.close()
                 used = {name: memory_of(process) for name, process in services.items()}
                 for title, stream in (("whole", False), ("streamed", True)):
-                    latencies[title] = measure_latency(daemon, arguments.requests, stream=stream)
+                    latencies[title] = measure_latency(
+                        daemon, services, arguments.requests, stream=stream
+                    )
         finally:
             daemon.stop()
     text = report(

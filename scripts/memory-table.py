@@ -54,8 +54,8 @@ Each row is one case of llama.cpp b11434 with its own accounting beside the esti
 2^20 bytes. *error* is that of the device total. *dry-run* rows come from llama.cpp with memory
 allocation turned off; *cuda* rows from the same with devices that answer as the CUDA backend
 does, which is not a measurement on a GPU; *real-load* rows from the log of a load.
-Estimates say `"verified": true` for the architectures compared here and for few others of which
-the rules are known; an unknown architecture is estimated all the same, and says so.
+Estimates say `"verified": true` for architectures that were compared with llama.cpp; an unknown
+one is estimated all the same, and says so.
 """
 
 

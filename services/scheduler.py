@@ -44,6 +44,7 @@ async def serve(instance: Instance, parent_fd: int | None) -> None:
         instance.settings,
         epoch,
         send=lambda peer, message: hub.send(peer, message),  # noqa: PLW0108 - hub comes later
+        silent_ms=lambda peer: hub.silent_ms(peer),  # noqa: PLW0108
         publish_note=publisher.note,
         publish_snapshot=publisher.snapshot,
     )

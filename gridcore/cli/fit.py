@@ -126,7 +126,7 @@ def _print(question: "Question", found: "Estimate", answer: "Fit | None") -> Non
     _table(console, ["PART", "WHERE", "SIZE", "RULE"], rows)
     _print_contexts(console, question, found)
     if answer is not None:
-        _print_answer(console, question, answer)
+        _print_answer(console, answer)
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
 
@@ -141,14 +141,16 @@ def _print_contexts(console: "Console", question: "Question", found: "Estimate")
     for n_ctx in sorted({*_CONTEXTS, found.n_ctx}):
         row = [str(n_ctx)]
         for cache in ("f16", "q8_0", "q4_0"):
-            more = ("-c", str(n_ctx), "-ctk", cache, "-ctv", cache, "-fa", "on")
+            more = ["-c", str(n_ctx), "-ctk", cache, "-ctv", cache]
+            if cache != "f16":
+                more += ["-fa", "on"]  # a quantized V needs it
             row.append(format_mb(needed_bytes(question.estimate(*more), question.backend)))
         rows.append(row)
     console.print()
     _table(console, ["CONTEXT", "CACHE F16", "Q8_0", "Q4_0"], rows)
 
 
-def _print_answer(console: "Console", question: "Question", answer: "Fit") -> None:
+def _print_answer(console: "Console", answer: "Fit") -> None:
     console.print()
     verdict = "fits" if answer.fits else "does not fit"
     console.print(
@@ -174,7 +176,7 @@ def _print_answer(console: "Console", question: "Question", answer: "Fit") -> No
             for suggestion in answer.suggestions
         ]
         _table(console, ["FLAGS", "DEVICE", "HOST", "EFFECT"], rows)
-    elif not answer.fits and question.backend:
+    elif not answer.fits:
         console.print("No flag known here makes it fit.")
 
 

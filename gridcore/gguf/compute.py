@@ -370,7 +370,10 @@ def compute_bytes(plan: ContextPlan, *, like_cuda: bool) -> ComputeBytes:
 
 
 def _logits_bytes(hparams: HyperParameters, flags: Flags, shape: CacheShape) -> int:
-    """Logits of a batch: a row a slot for chat, a row a token for embeddings (4.1)."""
+    """Logits of a batch: a row a slot for chat, a row a token for embeddings.
+
+    (server-context.cpp server_output_limits).
+    """
     if not hparams.has_memory:
         return 0
     rows = min(shape.ubatch, shape.n_slots)

@@ -78,7 +78,11 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's footprint. ``device`` sums all devices; ``per_device`` splits it."""
+    """A model's footprint. ``device`` sums all devices; ``per_device`` splits it.
+
+    ``host_growth_bytes`` is not in the totals: what llama-server may add in host memory while
+    it serves, for its prompt cache and the checkpoints of contexts that cannot be cut.
+    """
 
     device: Footprint
     host: Footprint
@@ -89,6 +93,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     n_ctx: int
     n_slots: int
+    host_growth_bytes: int
 
     @property
     def unified_total_bytes(self) -> int:
@@ -149,6 +154,8 @@ def estimate(
         parts=tuple(tally.parts),
         n_ctx=shape.n_ctx,
         n_slots=shape.n_slots,
+        host_growth_bytes=max(0, flags.cache_ram_mb) * MB
+        + max(0, flags.checkpoints) * tally.checkpoint_bytes,
     )
 
 
@@ -172,6 +179,8 @@ def _add_context(
         tally.add(prefix + group.group, group.place, "weights", group.bytes, rule)
     sums: dict[tuple[int, bool, bool], int] = {}
     for cache in context_bytes(hparams, flags, shape, offload):
+        if cache.is_state or (cache.is_swa and not flags.swa_full):
+            tally.checkpoint_bytes += cache.bytes  # server-context.cpp: a copy of all slots'
         key = (cache.place, cache.is_state, cache.is_swa)
         sums[key] = sums.get(key, 0) + cache.bytes
     for (place, is_state, is_swa), n_bytes in sums.items():
@@ -200,7 +209,7 @@ def _add_context(
 def _add_mtp(
     tally: "_Tally", header: Header, hparams: HyperParameters, flags: Flags, shape: CacheShape
 ) -> None:
-    """A second context over the NextN blocks with a compute buffer like the target's (2.7)."""
+    """A second context over the NextN blocks, its buffer like the target's (server-context.cpp)."""
     offload = place_layers(hparams, flags.gpu_layers, tally.n_devices, flags.tensor_split)
     for cache in context_bytes(hparams, flags, shape, offload, nextn_only=True):
         tally.add(
@@ -288,6 +297,7 @@ class _Tally:
         self.n_devices = n_devices
         self.parts: list[Part] = []
         self.sums: dict[tuple[int, str], int] = {}
+        self.checkpoint_bytes = 0
 
     def add(self, what: str, place: int, kind: str, n_bytes: int, rule: str) -> None:
         if n_bytes <= 0:
@@ -336,6 +346,9 @@ def _flag_notes(flags: Flags, backend: Backend, *, has_draft: bool, has_mmproj: 
         notes.append("without -c llama-server's own --fit may lower the context at load")
     if backend is Backend.CPU and flags.load_mode != "none" and flags.repack:
         notes.append("with mmap, repacked weights are a second copy; -lm none avoids it")
+    if backend is not Backend.PLAIN and flags.cache_ram_mb:
+        limit = f"{flags.cache_ram_mb} MB" if flags.cache_ram_mb > 0 else "any size"
+        notes.append(f"the prompt cache may grow to {limit} of host memory; --cache-ram limits it")
     if has_mmproj:
         notes.append("the projector's encode buffer is a worst case and was not compared")
     elif flags.mmproj:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from gridcore.clock import monotonic_ns
-from gridcore.group.group import Group, ServiceExit, ServiceSpec
+from gridcore.group.group import Group, ServiceExit, ServiceSpec, Stage
 from gridcore.group.ready import wait_until_healthy
 from gridcore.group.restart import RestartLimits
 from gridcore.group.roster import write_roster
@@ -83,21 +83,26 @@ class Daemon:
             failed = [task for task in (group, peer) if task.done()]
             announcing.cancel()
             stopping.cancel()
-            await self._end()
-            peer.cancel()
-            await asyncio.gather(group, peer, announcing, stopping, return_exceptions=True)
-            await self._peer.close("shutdown")
-        for task in failed:
-            task.result()
+            await self._end(peer)
+            await asyncio.gather(group, announcing, stopping, return_exceptions=True)
+        for task in (*failed, announcing):
+            if not task.cancelled():
+                task.result()
 
-    async def _end(self) -> None:
+    async def _end(self, peer: "asyncio.Task[None]") -> None:
         self._stop.set()  # from now on a signal means hurry
         _log.info("draining: running answers may finish; a second signal cuts them")
         notify(STOPPING=1, STATUS="draining")
         self._peer.send(BeginDrain())
         await self._group.start_no_more()
         self._listener.close()  # the gateways close theirs: new clients are refused, not kept
-        await self._group.stop(self._hurry)
+        await self._group.stop(Stage.GATEWAYS, self._hurry)
+        await self._group.stop(Stage.SUPERVISOR, self._hurry)
+        peer.cancel()
+        await asyncio.wait([peer])
+        await self._peer.close("shutdown")
+        await self._group.stop(Stage.REST, self._hurry)
+        await self._group.close()
         self._roster.unlink(missing_ok=True)
         _log.info("stopped")
 

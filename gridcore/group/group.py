@@ -119,7 +119,7 @@ class Group:
         )
 
     async def run(self) -> None:
-        """Start all and keep them running until ``stop``.
+        """Start all and keep them running until ``start_no_more``.
 
         Raises:
             ServiceFailedError: one of them ended too often; the others still run.
@@ -135,13 +135,15 @@ class Group:
         async with self._starting:
             self._stopping.set()
 
-    async def stop(self, hurry: asyncio.Event) -> None:
-        """End all, stage by stage; ``hurry`` cuts short the stage that is waited for."""
-        await self.start_no_more()
-        for stage in Stage:
-            hurry.clear()
-            members = [s for s in self._services if s.spec.stage is stage and s.process]
-            await asyncio.gather(*(self._end(service, hurry) for service in members))
+    async def stop(self, stage: Stage, hurry: asyncio.Event) -> None:
+        """End all services of a stage; ``hurry`` cuts it short. Begin with ``start_no_more``."""
+        assert self._stopping.is_set()
+        hurry.clear()
+        members = [s for s in self._services if s.spec.stage is stage and s.process]
+        await asyncio.gather(*(self._end(service, hurry) for service in members))
+
+    async def close(self) -> None:
+        """After the last stage: nothing is left but the pipes."""
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for pair in self._pipes.values():
             for fd in pair:

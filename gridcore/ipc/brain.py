@@ -7,6 +7,8 @@ nothing. A broken invariant ends the process: the launcher starts another, the e
 import logging
 from collections.abc import Callable
 
+from msgspec import structs
+
 from gridcore.clock import monotonic_ns
 from gridcore.core import invariants
 from gridcore.core.commands import AnyCommand, PublishNote
@@ -22,13 +24,14 @@ from gridcore.ipc.messages import (
     FromScheduler,
     GatewayInventory,
     RestateRequest,
+    ServiceExited,
     ServicesStatus,
     StateReply,
     StateRequest,
     ToScheduler,
 )
 from gridcore.ipc.translate import GATEWAY, SUPERVISOR, event_of, event_of_change, message_of
-from gridcore.units import NS_PER_MS, NS_PER_S
+from gridcore.units import NS_PER_S
 
 log = logging.getLogger("gridcore.scheduler")
 
@@ -50,6 +53,7 @@ class Brain:
     """
     Args:
         send: puts a message on the control link; False if the peer cannot be reached.
+        silent_ms: how long ago a peer was heard last; None for one that is not on the link.
         publish_note, publish_snapshot: the event socket.
     """
 
@@ -59,18 +63,20 @@ class Brain:
         epoch: Epoch,
         *,
         send: Callable[[PeerId, FromScheduler], bool],
+        silent_ms: Callable[[PeerId], int | None],
         publish_note: Callable[[Note], None],
         publish_snapshot: Callable[[Snapshot], None],
     ) -> None:
         self.core = SchedulerCore(settings, epoch)
         self._send = send
+        self._silent_ms = silent_ms
         self._publish_note = publish_note
         self._publish_snapshot = publish_snapshot
         self._inbox: list[AnyEvent] = []
         self._asked_state: list[tuple[PeerId, str]] = []
         self._pages: dict[PeerId, tuple[list[JobSubmitted], list[RunningLease]]] = {}
         self._mismatches: dict[PeerId, int] = {}
-        self._heard_ns: dict[PeerId, int] = {}
+        self._pids: dict[PeerId, int] = {}
         self._services: tuple[ServiceView, ...] = ()
         self._published_revision = -1
         self._published_ns = 0
@@ -78,7 +84,8 @@ class Brain:
     # --- facts in --------------------------------------------------------------------
 
     def on_message(self, peer: PeerId, message: ToScheduler) -> None:
-        self._heard_ns[peer] = monotonic_ns()
+        if isinstance(message, ServiceExited) and self._has_successor(message):
+            return
         event = event_of(peer, message)
         if event is not None:
             self._inbox.append(event)
@@ -95,7 +102,13 @@ class Brain:
             case _:
                 pass
 
+    def _has_successor(self, exited: ServiceExited) -> bool:
+        """A late proof of death must not end what the next process of that name runs."""
+        pid = self._pids.get(exited.peer)
+        return None not in (pid, exited.pid) and pid != exited.pid
+
     def on_peer(self, change: PeerChange) -> None:
+        self._pids[change.peer] = change.pid
         text = f"{change.peer} {change.kind}" + (f": {change.detail}" if change.detail else "")
         log.info("%s (pid %d)", text, change.pid)
         self._publish_note(Note(verb=Verb.PEER, text=text, data={"peer": change.peer}))
@@ -168,17 +181,9 @@ class Brain:
         self._publish_snapshot(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        now_ns = monotonic_ns()
         return self.core.snapshot(
             tuple(
-                ServiceView(
-                    name=service.name,
-                    pid=service.pid,
-                    restarts=service.restarts,
-                    last_beat_ms=(now_ns - self._heard_ns[PeerId(service.name)]) // NS_PER_MS
-                    if service.name in self._heard_ns
-                    else service.last_beat_ms,
-                )
+                structs.replace(service, last_beat_ms=self._silent_ms(PeerId(service.name)))
                 for service in self._services
             )
         )

@@ -15,6 +15,9 @@ from gridcore.metrics.exposition import Exposition
 
 FRESH_S = 2.0
 """A busy scheduler publishes every second; twice that is silence."""
+LOT_S, REST_S = 0.02, 0.1
+"""Reading rests so that events come in lots: a request makes several, and a wake-up for each
+cost 0.8 ms of processor time a request. The socket holds 5,000 meanwhile."""
 ANSWER_TIMEOUT_S = 1.5
 """It answers a subscription at most once a second."""
 
@@ -31,12 +34,16 @@ class EventFeed:
     async def run(self) -> None:
         """Read until cancelled; a scheduler that comes later or again is found by itself."""
         loop = asyncio.get_running_loop()
+        rested_s = -math.inf
         with EventSubscriber(self._endpoint) as events:
             async for envelope in events:
                 self._exposition.observe(envelope, events.events_missed)
                 if envelope.snapshot is not None:
                     self._snapshot_s = loop.time()
                     self._arrived.set()
+                if loop.time() - rested_s > LOT_S:
+                    await asyncio.sleep(REST_S)
+                    rested_s = loop.time()
 
     async def page(self) -> bytes:
         """The page, with a snapshot that is not old if the scheduler is there."""

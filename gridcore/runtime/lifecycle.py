@@ -194,7 +194,7 @@ class Lifecycle:
         deadlines = [at for at in (self._next_poll_ns, self._deadline_ns) if at is not None]
         return min(deadlines, default=None)
 
-    def handle(self, event: Event, now_ns: int) -> list[Command]:  # noqa: PLR0912 - one rung each
+    def handle(self, event: Event, now_ns: int) -> list[Command]:
         match event:
             case LoadAsked():
                 self._began_ns = now_ns
@@ -206,10 +206,7 @@ class Lifecycle:
                     return []
                 return self._begin_loading(now_ns)
             case SpawnFailed(detail=detail):
-                self._enter(Phase.GONE)
-                if self._asked:
-                    return [ReportLoadFailed(FailureCause.CANCELLED, "the load was taken back")]
-                return [ReportLoadFailed(FailureCause.BAD_CONFIG, detail)]
+                return self._on_spawn_failed(detail)
             case HealthSeen(ok=ok):
                 return self._on_health(ok=ok, now_ns=now_ns)
             case ProbeAnswered():
@@ -236,6 +233,14 @@ class Lifecycle:
             self._enter(Phase.READY)
             return resume
         return resume + self._begin_loading(now_ns)
+
+    def _on_spawn_failed(self, detail: str) -> list[Command]:
+        if self.phase is not Phase.SPAWNING:
+            return []
+        self._enter(Phase.GONE)
+        if self._asked:
+            return [ReportLoadFailed(FailureCause.CANCELLED, "the load was taken back")]
+        return [ReportLoadFailed(FailureCause.BAD_CONFIG, detail)]
 
     def _begin_loading(self, now_ns: int) -> list[Command]:
         self._enter(Phase.LOADING)
@@ -276,7 +281,8 @@ class Lifecycle:
         known = self._sign.sign if self._sign is not None else None
         if known is None or (event.sign is Sign.OUT_OF_MEMORY and known is not event.sign):
             self._sign = event
-        if event.sign is Sign.BACKEND_BROKEN and not self.is_stopping:
+        running = self.phase in (Phase.LOADING, Phase.PROBING, Phase.READY)
+        if event.sign is Sign.BACKEND_BROKEN and running:
             detail = f"the backend needs a restart: {event.line}"
             return self._give_up(FailureCause.OUT_OF_MEMORY, detail, now_ns)
         return []

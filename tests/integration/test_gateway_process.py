@@ -1,4 +1,4 @@
-"""The gateway as its own process: on an inherited socket, linked over ZeroMQ, drained by SIGTERM."""
+"""The gateway as its own process: an inherited socket, a ZeroMQ link, a drain on SIGTERM."""
 
 import asyncio
 import json

@@ -1,6 +1,8 @@
 """Estimates beside llama.cpp's own accounting, and the rules one by one."""
 
 import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from gridcore.gguf.estimate import Backend, Estimate, estimate, largest_context
 from gridcore.gguf.flags import FlagError
 from gridcore.gguf.header import GgufError, Header, read_header
 from gridcore.units import MB
-from tests.support.gguf_files import array, gguf_bytes, text, u32, write
+from tests.support.gguf_files import Typed, array, gguf_bytes, text, u32, write
 from tests.support.ground_truth import CUDA_EMULATED, DRY_RUN, REAL_LOAD, Case, cases, header
 
 EXACT_BYTES = 256 << 10
@@ -186,6 +188,17 @@ def test_the_process_on_a_cpu_is_within_five_percent(
     assert total == pytest.approx(anonymous_mib * MB, rel=0.05)
 
 
+def test_what_grows_while_serving_is_told_apart() -> None:
+    """Prompt cache and checkpoints fill host memory later; they are not reserved silently."""
+    dense = found("llama-3.1-8b-q4_k_m", "-c 16384 -np 2")
+    assert dense.host_growth_bytes == 8192 * MB
+    quiet = found("llama-3.1-8b-q4_k_m", "-c 16384 -np 2 --cache-ram 0")
+    assert quiet.host_growth_bytes == 0
+    assert quiet.host == dense.host
+    recurrent = found("mamba-2.8b-f16", "-np 2 --cache-ram 0 -ctxcp 3")
+    assert recurrent.host_growth_bytes == 3 * recurrent.device.context_bytes
+
+
 def test_parts_add_up_to_the_totals() -> None:
     for model in ("gemma-4-e4b-q4_k_m", "nemotron-3-nano-30b-a3b-q4_k_m"):
         whole = found(model, "-c 16384 -np 2 -ngl 20", Backend.CUDA)
@@ -198,7 +211,7 @@ def test_parts_add_up_to_the_totals() -> None:
         }
 
 
-def test_an_unknown_architecture_is_estimated_and_says_so(tmp_path: Path) -> None:
+def test_an_unknown_architecture_is_estimated_and_says_so() -> None:
     metadata = {
         "general.architecture": text("novel"),
         "novel.block_count": u32(2),
@@ -213,8 +226,27 @@ def test_an_unknown_architecture_is_estimated_and_says_so(tmp_path: Path) -> Non
     assert found("llama-3.1-8b-q4_k_m", "-c 4096").verified
 
 
+def test_layers_of_an_unknown_hybrid_are_told_apart_by_their_tensors() -> None:
+    metadata = {
+        "general.architecture": text("novel"),
+        "novel.block_count": u32(2),
+        "novel.embedding_length": u32(64),
+        "novel.attention.head_count": u32(4),
+        "novel.ssm.conv_kernel": u32(4),
+        "novel.ssm.inner_size": u32(128),
+        "novel.ssm.state_size": u32(16),
+    }
+    tensors = [
+        ("blk.0.ssm_in.weight", (64, 256), 0, 0),
+        ("blk.1.attn_k.weight", (64, 64), 0, 64 * 256 * 4),
+    ]
+    hybrid = found(_model(metadata, tensors), "-c 4096 -np 1")
+    state = 4 * (3 * 128 + 16 * 128)
+    assert hybrid.device.context_bytes == state + 4096 * 2 * 64 * 2
+
+
 def test_a_file_without_a_model_is_refused() -> None:
-    with pytest.raises(GgufError, match="general.architecture"):
+    with pytest.raises(GgufError, match="architecture is missing"):
         found(_model({}), "")
     with pytest.raises(GgufError, match="--mmproj"):
         found(_model({"general.architecture": text("clip")}), "")
@@ -280,11 +312,9 @@ def test_no_context_fits_a_card_smaller_than_the_weights() -> None:
     assert largest_context(header("llama-3.1-8b-q8_0"), [], 4096 * MB) is None
 
 
-_made = 0
+Tensors = Sequence[tuple[str, Sequence[int], int, int]]
 
 
-def _model(metadata: dict[str, tuple[int, object]], tensors: list | None = None) -> Header:  # type: ignore[type-arg]
-    import tempfile
-
+def _model(metadata: Mapping[str, Typed], tensors: Tensors = ()) -> Header:
     with tempfile.TemporaryDirectory() as folder:
-        return read_header(write(Path(folder) / "m.gguf", gguf_bytes(metadata, tensors or [])))
+        return read_header(write(Path(folder) / "m.gguf", gguf_bytes(metadata, tensors)))

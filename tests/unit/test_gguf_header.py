@@ -80,7 +80,7 @@ def test_a_large_vocabulary_is_read_quickly(tmp_path: Path) -> None:
     """About 22 ms on two slow cores; the bound leaves room for a busy machine."""
     writer = Writer()
     for n in range(262_144):
-        writer.string("t%x" % n)
+        writer.string(f"t{n:x}")
     body = bytes(writer.out)
     head = gguf_bytes({**MODEL, "tokenizer.ggml.tokens": (STRING, "")})
     start = head.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens")
@@ -157,7 +157,7 @@ def test_impossible_tensors_are_refused(
 
 def test_impossible_metadata_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    _refused(write(path, gguf_bytes({"k": (13, 0)} | {}, []) if False else _key_of_type(13)), "13")
+    _refused(write(path, _key_of_type(13)), "value type 13")
     _refused(write(path, gguf_bytes({"general.alignment": u32(3)})), "power of two")
     _refused(write(path, gguf_bytes({"general.alignment": u32(0)})), "power of two")
     twice = gguf_bytes({"aa": u32(1), "ab": u32(2)}).replace(b"ab", b"aa")

@@ -83,17 +83,20 @@ def test_the_counts_shown_are_those_of_the_first_choice() -> None:
 
 
 def test_tool_calls_are_merged_and_content_is_an_empty_text() -> None:
-    call = {"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    first = {"name": "f", "arguments": "{"}
+    call = {"index": 0, "id": "x", "type": "function", "function": first}
+    second = {"name": "g", "arguments": ""}
+    other = {"index": 1, "id": "y", "type": "function", "function": second}
     answer = assembled(
         JobKind.CHAT,
         chunk(delta(role="assistant", content=None)),
         chunk(delta(reasoning_content="hm")),
         chunk(delta(tool_calls=[call])),
         chunk(delta(tool_calls=[{"index": 0, "function": {"arguments": "}"}}])),
-        chunk(delta(tool_calls=[{"index": 1, "id": "y", "type": "function", "function": {"name": "g", "arguments": ""}}])),
+        chunk(delta(tool_calls=[other])),
         chunk(delta(finish_reason="tool_calls")),
         DONE,
-    )  # fmt: skip
+    )
     message = answer["choices"][0]["message"]
     assert message == {
         "role": "assistant",

@@ -42,8 +42,14 @@ def test_a_chunk_is_a_range_with_the_clients_other_fields() -> None:
 
 @pytest.mark.parametrize(
     ("value", "code"),
-    [("[]", "empty_input"), ("null", "missing_input"), ("1", "invalid_type"), ('["a",null]', "invalid_type"), ("true", "invalid_type")],
-)  # fmt: skip
+    [
+        ("[]", "empty_input"),
+        ("null", "missing_input"),
+        ("1", "invalid_type"),
+        ('["a",null]', "invalid_type"),
+        ("true", "invalid_type"),
+    ],
+)
 def test_nothing_to_embed(value: str, code: str) -> None:
     with pytest.raises(ApiError) as refused:
         inputs(value)

@@ -21,18 +21,30 @@ def test_an_error_has_all_four_fields() -> None:
     assert error.event() == b"data: " + error.body() + b"\n\n"
 
 
+BAD_REQUEST = "invalid_request_error"
+
+
 @pytest.mark.parametrize(
     ("body", "error_type", "code", "message"),
     [
-        (b'{"error":{"code":400,"message":"m","type":"invalid_request_error"}}', "invalid_request_error", None, "m"),
-        (b'{"error":{"code":400,"message":"m","type":"exceed_context_size_error","n_ctx":1}}', "exceed_context_size_error", "context_length_exceeded", "m"),
-        (b'{"error":"text"}', "invalid_request_error", None, "text"),
-        (b"<html>", "invalid_request_error", None, "<html>"),
-        (b"", "invalid_request_error", None, "the runtime answered 400 without a message"),
-        (b"[1]", "invalid_request_error", None, "[1]"),
-        (b'{"error":{"message":null,"code":"c"}}', "invalid_request_error", "c", "the runtime answered 400"),
+        (
+            b'{"error":{"code":400,"message":"m","type":"invalid_request_error"}}',
+            *(BAD_REQUEST, None, "m"),
+        ),
+        (
+            b'{"error":{"code":400,"message":"m","type":"exceed_context_size_error","n_ctx":1}}',
+            *("exceed_context_size_error", "context_length_exceeded", "m"),
+        ),
+        (b'{"error":"text"}', BAD_REQUEST, None, "text"),
+        (b"<html>", BAD_REQUEST, None, "<html>"),
+        (b"", BAD_REQUEST, None, "the runtime answered 400 without a message"),
+        (b"[1]", BAD_REQUEST, None, "[1]"),
+        (
+            b'{"error":{"message":null,"code":"c"}}',
+            *(BAD_REQUEST, "c", "the runtime answered 400"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_runtimes_error_becomes_one(
     body: bytes, error_type: str, code: str | None, message: str
 ) -> None:

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from tests.support.daemon import ROOT, Daemon, daemon, until, watched
@@ -52,7 +51,6 @@ def test_the_supervisor_killed_with_jobs_queued_loses_nothing() -> None:
     with daemon(config(rate=20)) as running, watched(running) as watch:
         assert running.chat("a", max_tokens=1).status_code == 200
         pid = running.pids()["supervisor"]
-        runtime = running.model("a")["pid"]
         with ThreadPoolExecutor(4) as pool:
             jobs = [
                 pool.submit(running.chat, "a", max_tokens=40),
@@ -65,11 +63,8 @@ def test_the_supervisor_killed_with_jobs_queued_loses_nothing() -> None:
             answers = [job.result(60) for job in jobs]
         assert [answer.status_code for answer in answers] == [200, 200, 200]
         assert running.pids()["supervisor"] != pid
-        adopted = [note for note in watch.notes("loaded") if note.model_id == "a"]
-        assert len(adopted) <= 1, "the runtime of a was adopted, not loaded again"
-        assert runtime not in {
-            process.pid for process in psutil.process_iter() if not process.is_running()
-        }
+        # Its runtime lived on and was adopted, not loaded again: the streams never noticed.
+        assert len([note for note in watch.notes("loaded") if note.model_id == "a"]) == 1
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -109,10 +104,9 @@ def test_c03_dropping_a_queued_request_leaves_the_running_one_alone() -> None:
         with stream(running, "a", 60) as answer:
             lines = answer.iter_lines()
             next(lines)
-            with httpx.Client(base_url=running.url) as leaver:
-                with pytest.raises(httpx.ReadTimeout):
-                    body = {"model": "a", "messages": [{"role": "user", "content": "queued"}]}
-                    leaver.post("/v1/chat/completions", json=body, timeout=0.5)
+            body = {"model": "a", "messages": [{"role": "user", "content": "queued"}]}
+            with httpx.Client(base_url=running.url) as leaver, pytest.raises(httpx.ReadTimeout):
+                leaver.post("/v1/chat/completions", json=body, timeout=0.5)
             gone = watch.wait_for("cancel")
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
@@ -130,7 +124,6 @@ def test_c05_tokens_arrive_one_by_one() -> None:
             "max_tokens": 15,
         }
         headers = {"Accept-Encoding": "gzip"}
-        arrived = []
         with running.http.stream(
             "POST", "/v1/chat/completions", json=body, headers=headers
         ) as answer:
@@ -139,9 +132,8 @@ def test_c05_tokens_arrive_one_by_one() -> None:
             assert answer.headers["cache-control"] == "no-cache"
             assert "content-length" not in answer.headers
             assert "content-encoding" not in answer.headers
-            for line in answer.iter_lines():
-                if '"content":"' in line:
-                    arrived.append(time.monotonic())
+            lines = answer.iter_lines()
+            arrived = [time.monotonic() for line in lines if '"content":"' in line]
         gaps = [later - earlier for earlier, later in itertools.pairwise(arrived)]
         assert len(gaps) >= 10
         together = [gap for gap in gaps if gap < 0.02]

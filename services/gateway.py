@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -89,6 +90,9 @@ async def serve(
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, drain)
     watch_parent(parent_fd)
+    # What is there now stays: no collection walks it again while tokens flow.
+    gc.collect()
+    gc.freeze()
     link = loop.create_task(peer.run())
     # A link that is refused for good ends the process; answers cannot come any more.
     link.add_done_callback(lambda _: drain())

@@ -27,7 +27,7 @@ def dispatch_card(state: State, card: Card) -> None:
     """Start every step that may start on this card."""
     if card.mode is Mode.INTERACTIVE:
         _try_grant(state, card)
-    for model in state.models_by_card[card.card_id]:
+    for model in state.waiting_models(card, Workload.INTERACTIVE):
         if model.phase is Phase.READY:
             _dispatch_model(state, card, model, Workload.INTERACTIVE, keep_slots=0)
     if card.mode is not Mode.INTERACTIVE:
@@ -39,7 +39,7 @@ def _dispatch_lower(state: State, card: Card) -> None:
         _dispatch_one_batch_step(state, card)
     for workload in LOWER:
         blocked = workload is Workload.BATCH and background_is_runnable(state, card)
-        for model in state.models_by_card[card.card_id]:
+        for model in state.waiting_models(card, workload):
             if model.phase is not Phase.READY:
                 continue
             if blocked:
@@ -66,7 +66,7 @@ def wake_for_batch(state: State, card: Card) -> None:
 def _dispatch_one_batch_step(state: State, card: Card) -> None:
     queues = [
         (queue.starved_since_ns, index, model, queue)
-        for index, model in enumerate(state.models_by_card[card.card_id])
+        for index, model in enumerate(state.waiting_models(card, Workload.BATCH))
         if model.phase is Phase.READY and model.n_free_slots > (1 if state.is_hot(model) else 0)
         for queue in state.sources(model, Workload.BATCH)
     ]
@@ -77,7 +77,7 @@ def _dispatch_one_batch_step(state: State, card: Card) -> None:
 
 def background_is_runnable(state: State, card: Card) -> bool:
     """Does background have something that will run without an event beyond its control?"""
-    for model in state.models_by_card[card.card_id]:
+    for model in state.waiting_models(card, Workload.BACKGROUND):
         for queue in state.sources(model, Workload.BACKGROUND):
             why = state.waits.get((Workload.BACKGROUND, queue.key))
             if why is None or (
@@ -175,7 +175,7 @@ def _longest_starved(
 ) -> tuple[Model, WaitQueue] | None:
     """The queue without progress for longest among those whose model has a free slot."""
     best: tuple[tuple[int, int], Model, WaitQueue] | None = None
-    for model in state.models_by_card[card.card_id]:
+    for model in state.waiting_models(card, workload):
         if model.phase is not Phase.READY or model.suspect_until_ns is not None:
             continue
         for queue in state.sources(model, workload):
@@ -191,16 +191,16 @@ def _longest_starved(
 def _wait_for_share(state: State, card: Card, due_ns: int | None) -> None:
     """Say why lower-class queues on resident models wait in mode interactive."""
     waiting = False
-    for model in state.models_by_card[card.card_id]:
-        if not model.is_resident:
-            continue
-        for workload in LOWER:
+    reason = Reason.SHARE_USED if card.granting else Reason.INTERACTIVE_ACTIVE
+    for workload in LOWER:
+        for model in state.waiting_models(card, workload):
+            if not model.is_resident:
+                continue
+            when = "when it is idle" if due_ns is None else state.next_in(due_ns)
+            if card.grant is not None:
+                when = "after the one that runs"
             for queue in state.sources(model, workload):
                 waiting = True
-                reason = Reason.SHARE_USED if card.granting else Reason.INTERACTIVE_ACTIVE
-                when = "when it is idle" if due_ns is None else state.next_in(due_ns)
-                if card.grant is not None:
-                    when = "after the one that runs"
                 state.set_wait(workload, queue, Why(reason, {"next_in": when}))
     if waiting and card.grant is None and due_ns is not None and due_ns > state.now_ns:
         card.wake_at(due_ns)

@@ -139,8 +139,7 @@ class SchedulerCore:
     def _update_waiting(self, card: Card) -> None:
         """Starvation is counted from when something begins to wait."""
         state = self.state
-        models = state.models_by_card[card.card_id]
-        waits = {w: any(state.has_queued(model, w) for model in models) for w in LOWER}
+        waits = {w: bool(state.waiting_models(card, w)) for w in LOWER}
         lower_waits = any(waits.values())
         if lower_waits and not card.lower_waits:
             card.lower_progress_ns = state.now_ns
@@ -171,15 +170,19 @@ class SchedulerCore:
             return
         mode = Mode.IDLE
         for workload, lower_mode in ((LOWER[1], Mode.BATCH), (LOWER[0], Mode.BACKGROUND)):
-            models = self.state.models_by_card[card.card_id]
-            if any(model.n_running_by_workload[workload] for model in models):
+            if self._is_running(card, workload):
                 mode = lower_mode
         self._set_mode(card, mode)
 
     def _interactive_is_active(self, card: Card) -> bool:
-        interactive = Workload.INTERACTIVE
+        return bool(
+            self._is_running(card, Workload.INTERACTIVE)
+            or self.state.waiting_models(card, Workload.INTERACTIVE)
+        )
+
+    def _is_running(self, card: Card, workload: Workload) -> bool:
         return any(
-            model.n_running_by_workload[interactive] or self.state.has_queued(model, interactive)
+            model.leases and model.n_running_by_workload[workload]
             for model in self.state.models_by_card[card.card_id]
         )
 

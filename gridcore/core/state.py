@@ -59,6 +59,10 @@ class State:
         self.models_by_card: dict[CardId, list[Model]] = {card_id: [] for card_id in self.cards}
         for model in self.models.values():
             self.models_by_card[model.card_id].append(model)
+        self.pinned_by_card: dict[CardId, list[Model]] = {
+            card_id: [model for model in models if model.settings.pinned]
+            for card_id, models in self.models_by_card.items()
+        }
         self.families: dict[str, FamilySettings] = {f.name: f for f in settings.families}
         self.model_by_load: dict[LoadId, Model] = {}
         """All and only the load attempts that hold a reservation."""
@@ -88,6 +92,7 @@ class State:
         self.totals: dict[str, Counter[str]] = {}
         self.last_deferred: dict[tuple[Workload, QueueKey], Reason] = {}
         self._sources: dict[tuple[ModelId, Workload], list[WaitQueue]] = {}
+        self._waiting: dict[tuple[CardId, Workload], list[Model]] = {}
         self._n_jobs = 0
         self._n_leases = 0
         self._n_loads = 0
@@ -198,17 +203,30 @@ class State:
         """Sort the waiting queues by the model they wait for; once a plan and after a queue
         has changed its variant."""
         self._sources.clear()
+        self._waiting.clear()
         for workload, class_queue in self.queues.items():
             for queue in class_queue.queues():
                 model = self.model_for(workload, queue.key)
-                if model is not None:
-                    self._sources.setdefault((model.model_id, workload), []).append(queue)
+                if model is None:
+                    continue
+                place = (model.model_id, workload)
+                if place in self._sources:
+                    self._sources[place].append(queue)
+                else:
+                    self._sources[place] = [queue]
+                    self._waiting.setdefault((model.card_id, workload), []).append(model)
+
+    def waiting_models(self, card: Card, workload: Workload) -> list[Model]:
+        """The card's models that a queue of this class waits for, by first use."""
+        found = self._waiting.get((card.card_id, workload))
+        return [model for model in found if self.has_queued(model, workload)] if found else []
 
     def has_queued(self, model: Model, workload: Workload) -> bool:
-        return bool(self.sources(model, workload))
+        found = self._sources.get((model.model_id, workload))
+        return found is not None and any(map(len, found))
 
     def is_wanted(self, model: Model) -> bool:
-        return any(self.has_queued(model, workload) for workload in Workload)
+        return any(self.has_queued(model, workload) for workload in self.queues)
 
     def batch_is_starved(self, card: Card) -> bool:
         bound_ns = self.policy.batch_max_starvation_ns
@@ -251,7 +269,6 @@ class State:
     def dequeue(self, job: Job) -> None:
         if job.queue_key is not None:
             self.queues[job.workload].remove(job.queue_key, job.job_id)
-            self.mark_job(job)
             job.queue_key = None
 
     def mark_job(self, job: Job) -> None:
@@ -268,6 +285,7 @@ class State:
 
     def end_job(self, job: Job, outcome: str) -> None:
         """Forget a job; its outcome is counted exactly once."""
+        self.mark_job(job)
         self.dequeue(job)
         job.phase = JobPhase.ENDED
         del self.jobs[job.job_id]

@@ -82,10 +82,17 @@ def _choose_turn(state: State, card: Card, wants: list[Want]) -> None:
 
 def _wants(state: State, card: Card) -> list[Want]:
     """Models that are not there and should be, strongest first, then by the oldest job."""
+    asked: dict[str, Model] = {}
+    for workload in Workload:
+        for model in state.waiting_models(card, workload):
+            asked[model.model_id] = model
+    for model_id in state.wishes:
+        asked[model_id] = state.models[model_id]
+    for model in state.pinned_by_card[card.card_id]:
+        asked[model.model_id] = model
     wants: list[Want] = []
-    for model in state.models_by_card[card.card_id]:
-        if model.phase is Phase.READY:
-            state.wishes.pop(model.model_id, None)
+    for model in asked.values():
+        if model.card_id != card.card_id or model.phase is Phase.READY:
             continue
         found = _strongest_waiting(state, model)
         wished_ns = state.wishes.get(model.model_id)
@@ -94,7 +101,7 @@ def _wants(state: State, card: Card) -> list[Want]:
             wants.append(Want(model, Workload.INTERACTIVE, min(arrived, wished_ns)))
         elif found is not None:
             wants.append(Want(model, *found))
-        elif model.settings.pinned and not model.held_out:
+        elif not model.held_out:
             wants.append(Want(model, None, 0))
     return sorted(wants, key=lambda want: (want.rank, want.arrived_ns, want.model.model_id))
 

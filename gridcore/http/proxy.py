@@ -224,7 +224,11 @@ class WholeSink:
 
 async def _error_answer(response: aiohttp.ClientResponse) -> StepResult:
     """Read an answer that is an error; a runtime that is not ready has not answered at all."""
-    body = await response.content.read(_ERROR_BYTES_MAX)
+    body = b""
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > _ERROR_BYTES_MAX:
+            break
     if response.status == 503:
         return StepResult(outcome=StepOutcome.LOST, detail="the runtime answered 503, not ready")
     error = from_runtime(response.status if response.status >= 400 else 502, body)

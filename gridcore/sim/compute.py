@@ -32,22 +32,25 @@ class Work:
 class Compute:
     """``running`` holds all and only the steps that make progress on this card."""
 
-    def __init__(self, after: Callable[[int, Callable[[], None]], None]) -> None:
+    def __init__(
+        self, after: Callable[[int, Callable[[], None]], None], now: Callable[[], int]
+    ) -> None:
         self._after = after
+        self._now = now
         self._running: dict[Work, None] = {}
-        self._advanced_ns = 0
+        self._advanced_ns = now()
         self._timer = 0
 
-    def start(self, work: Work, now_ns: int) -> None:
-        self._advance(now_ns)
+    def start(self, work: Work) -> None:
+        self._advance()
         self._running[work] = None
-        self._rearm(now_ns)
+        self._rearm()
 
-    def stop(self, work: Work, now_ns: int) -> None:
+    def stop(self, work: Work) -> None:
         """Take a step off the card, done or not."""
-        self._advance(now_ns)
+        self._advance()
         self._running.pop(work, None)
-        self._rearm(now_ns)
+        self._rearm()
 
     def _slots_busy(self) -> dict[LoadId, int]:
         busy: dict[LoadId, int] = {}
@@ -58,21 +61,22 @@ class Compute:
     def _rate(self, work: Work, busy: dict[LoadId, int]) -> float:
         return 1 / len(busy) / (1 + BATCHING * (busy[work.load_id] - 1))
 
-    def _advance(self, now_ns: int) -> None:
+    def _advance(self) -> None:
+        now_ns = self._now()
         elapsed_ns, self._advanced_ns = now_ns - self._advanced_ns, now_ns
         busy = self._slots_busy()
         for work in self._running:
             work.left_ns -= elapsed_ns * self._rate(work, busy)
 
-    def _rearm(self, now_ns: int) -> None:
+    def _rearm(self) -> None:
         self._timer += 1
         if not self._running:
             return
         timer, busy = self._timer, self._slots_busy()
         soonest_ns = min(work.left_ns / self._rate(work, busy) for work in self._running)
-        self._after(max(math.ceil(soonest_ns), 0), lambda: self._ring(timer, now_ns))
+        self._after(max(math.ceil(soonest_ns), 0), lambda: self._ring(timer))
 
-    def _ring(self, timer: int, armed_ns: int) -> None:
+    def _ring(self, timer: int) -> None:
         if timer != self._timer:
             return
         busy = self._slots_busy()

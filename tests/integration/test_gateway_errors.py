@@ -195,7 +195,8 @@ def test_an_error_answer_of_the_runtime(
     name: str, status: int, error: dict[str, Any], stream: bool, tmp_path: Path
 ) -> None:
     async def handler(exchange: Exchange) -> None:
-        await exchange.send(status, json.dumps({"error": error}).encode())
+        body = json.dumps({"error": error}).encode()
+        await exchange.send_slowly(status, body)
 
     async def story() -> None:
         async with (

@@ -37,6 +37,15 @@ class Exchange:
         self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await self._writer.drain()
 
+    async def send_slowly(self, status: int, body: bytes) -> None:
+        """Send an answer whose body arrives in two pieces."""
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body[:10])
+        await self._writer.drain()
+        await asyncio.sleep(0.05)
+        self._writer.write(body[10:])
+        await self._writer.drain()
+
     async def begin(self) -> None:
         self._writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"

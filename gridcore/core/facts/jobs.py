@@ -96,6 +96,7 @@ def job_cancelled(state: State, event: JobCancelled) -> None:
         state.drop(event)
         return
     job.pending.clear()
+    state.mark_job(job)
     state.dequeue(job)
     if job.running:
         return  # its gateway closes the upstream and ends the leases

@@ -30,6 +30,7 @@ def runtime_loaded(state: State, event: RuntimeLoaded) -> None:
         slots=min(event.slots, model.settings.slots),
         now_ns=state.now_ns,
     )
+    state.wishes.pop(model.model_id, None)
     model.load_ns = event.took_ns
     model.out_of_memory_at_bytes = None
     state.count("load_ns", model.model_id, event.took_ns)

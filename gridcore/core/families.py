@@ -89,7 +89,7 @@ def _may_be_tried(state: State, model: Model) -> bool:
 
 def _best_obtainable(state: State, variants: list[Model]) -> tuple[Model, Reason] | None:
     for model in variants:
-        if model.phase is Phase.READY:
+        if model.phase in (Phase.READY, Phase.LOADING):
             return model, Reason.RESIDENT
         free = state.card_of(model).free_bytes()
         if free is not None and model.need_bytes <= free:

@@ -272,8 +272,10 @@ class State:
             job.queue_key = None
 
     def mark_job(self, job: Job) -> None:
-        for model in self.variants_of(job.queue_key or self.key_of(job)):
-            self.mark(model.card_id)
+        """Plan the cards a waiting job may run on."""
+        if job.queue_key is not None:
+            for model in self.variants_of(job.queue_key):
+                self.mark(model.card_id)
 
     def set_deadline(self, job: Job) -> None:
         if job.deadline_ns is not None:

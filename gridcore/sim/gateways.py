@@ -82,7 +82,12 @@ class SimStep:
 
 class SimJob:
     def __init__(
-        self, submitted: JobSubmitted, arrived_ns: int, on_end: Callable[[End, str], None]
+        self,
+        submitted: JobSubmitted,
+        arrived_ns: int,
+        on_end: Callable[[End, str], None],
+        *,
+        streams: bool,
     ) -> None:
         self.submitted = submitted
         self.arrived_ns = arrived_ns
@@ -90,7 +95,8 @@ class SimJob:
         self.done: set[int] = set()
         self.steps: dict[LeaseId, SimStep] = {}
         self.steps_lost = 0
-        self.streams = submitted.items == 1
+        self.streams = streams
+        """Its client sees bytes before the end of the step."""
         self.is_over = False
 
     @property
@@ -123,8 +129,10 @@ class SimGateway:
     def send(self, event: AnyEvent) -> None:
         self._send(self.name, event)
 
-    def submit(self, submitted: JobSubmitted, on_end: Callable[[End, str], None]) -> SimJob:
-        job = SimJob(submitted, self.clock.now_ns, on_end)
+    def submit(
+        self, submitted: JobSubmitted, on_end: Callable[[End, str], None], *, streams: bool = False
+    ) -> SimJob:
+        job = SimJob(submitted, self.clock.now_ns, on_end, streams=streams)
         self.jobs[submitted.job_id] = job
         self.send(submitted)
         return job
@@ -175,10 +183,10 @@ class SimGateway:
         job = self.jobs.get(command.job_id)
         if job is None:
             return
+        self._finish(job, End.REFUSED, command.code)
         for step in list(job.steps.values()):
             idle = self._upstreams.leave(step)
             step.end(StepOutcome.CANCELLED, slot_idle=idle)
-        self._finish(job, End.REFUSED, command.code)
 
     def on_cancel_step(self, command: CancelStep) -> None:
         step = self.steps.get(command.lease_id)

@@ -310,12 +310,8 @@ class SimSupervisor:
         return work
 
     def _answer(self, runtime: SimRuntime, step: SimStep) -> None:
-        if step in runtime.steps and step.job.streams and self.streams(step):
+        if step in runtime.steps and step.job.streams:
             step.begin_answer()
-
-    def streams(self, step: SimStep) -> bool:
-        """Every second client asks for a stream; the others see no byte before the end."""
-        return step.command.job_id[-1] in "13579"
 
     def leave(self, step: SimStep) -> bool:
         runtime = self.runtimes.get(step.command.load_id)

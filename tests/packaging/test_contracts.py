@@ -48,7 +48,7 @@ MAY_READ_FILES = {
 ONLY_HERE = {
     "zmq": {"gridcore/ipc/sockets.py"},
     "time": {"gridcore/clock.py"},
-    "random": set(),
+    "random": {"gridcore/sim/chance.py"},
 }
 STARTS_PROCESSES = ("gridcore/runtime/process.py", "gridcore/group/", "services/launcher.py")
 SPAWNERS = {"create_subprocess_exec", "create_subprocess_shell", "posix_spawn", "fork", "execv"}

@@ -12,6 +12,11 @@ from gridcore.core.model import Model
 from gridcore.core.notes import Verb
 from gridcore.core.state import State
 from gridcore.ids import ModelId, PeerId
+from gridcore.units import NS_PER_S
+
+GRANT_TRAVEL_NS = 2 * NS_PER_S
+"""A grant younger than this may have crossed the inventory on its way: it is not believed to be
+lost. If it was, the gateway's next beats disagree and the inventory is asked for again."""
 
 
 def gateway_restated(state: State, event: GatewayRestated) -> None:
@@ -20,7 +25,8 @@ def gateway_restated(state: State, event: GatewayRestated) -> None:
     state.suspects.discard(event.gateway)
     stated_leases = {lease.lease_id: lease for lease in event.leases}
     for lease in [held for held in state.leases.values() if held.gateway == event.gateway]:
-        if lease.lease_id not in stated_leases:
+        on_its_way = state.now_ns - lease.started_ns < GRANT_TRAVEL_NS
+        if lease.lease_id not in stated_leases and not on_its_way:
             _end_silently(state, lease)
     stated_jobs = {job.job_id for job in event.jobs}
     for job in [known for known in state.jobs.values() if known.gateway == event.gateway]:

@@ -13,14 +13,25 @@ _COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRIT
 
 
 class _Formatter(logging.Formatter):
+    """Several lines are written for each request, so the second is worked out once for all."""
+
     def __init__(self, process: str, *, colour: bool) -> None:
-        super().__init__("%(asctime)s.%(msecs)03d %(levelname)-7s %(process_name)-16s %(message)s")
-        self.datefmt = "%H:%M:%S"
+        super().__init__()
         self._process = process
         self._colour = colour
+        self._second = -1
+        self._stamp = ""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._stamp = second, self.formatTime(record, "%H:%M:%S")
+        return (
+            f"{self._stamp}.{int(record.msecs):03d} {record.levelname:<7} "
+            f"{self._process:<16} {record.message}"
+        )
 
     def format(self, record: logging.LogRecord) -> str:
-        record.process_name = self._process
         line = super().format(record)
         colour = _COLOURS.get(record.levelno) if self._colour else None
         return f"{colour}{line}\x1b[0m" if colour else line
@@ -28,6 +39,8 @@ class _Formatter(logging.Formatter):
 
 def setup_logging(process: str, level: str = "info") -> logging.Logger:
     """Send this process's log lines to stderr; return the ``gridcore`` logger."""
+    # Looked up for every line otherwise, and printed by none.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     handler.setFormatter(_Formatter(process, colour=colour))

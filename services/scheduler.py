@@ -7,6 +7,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 from gridcore.clock import monotonic_ns
 from gridcore.errors import GridcoreError
 from gridcore.group.parent import watch_parent
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         instance = read_instance(arguments.instance)
         log = setup_logging(arguments.name, instance.config.logs.level)
-        asyncio.run(serve(instance, arguments.parent_fd))
+        uvloop.run(serve(instance, arguments.parent_fd))
     except GridcoreError as error:
         log.error("%s", error)
         return error.exit_code

@@ -47,9 +47,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def pinned_bytes(state: State, model: Model) -> int:
-    """What pinned neighbours hold for good."""
+    """What pinned neighbours hold for good, or will when they are loaded."""
+    ledger = state.card_of(model).ledger
     return sum(
-        other.need_bytes
+        other.need_bytes if other.load_id is None else ledger.entry(other.load_id)
         for other in state.models_by_card[model.card_id]
         if other is not model and other.settings.pinned and not other.held_out
     )

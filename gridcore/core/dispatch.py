@@ -10,7 +10,7 @@ from gridcore.core import families
 from gridcore.core.card import Card, Mode
 from gridcore.core.commands import DispatchStep
 from gridcore.core.events import JobKind
-from gridcore.core.job import Job, Lease
+from gridcore.core.job import Job, Lease, Place
 from gridcore.core.model import Model, Phase
 from gridcore.core.notes import Verb
 from gridcore.core.queues import WaitQueue
@@ -47,8 +47,16 @@ def _dispatch_lower(state: State, card: Card) -> None:
                 continue
             keep = 1 if state.is_hot(model) else 0
             _dispatch_model(state, card, model, workload, keep_slots=keep)
-            if keep:
+            if keep and not _is_behind_background(state, card, model, workload):
                 _try_last_slot(state, card, model, workload)
+
+
+def _is_behind_background(state: State, card: Card, model: Model, workload: Workload) -> bool:
+    """Does the slot kept on a model go to background before this class?"""
+    if workload is not Workload.BATCH or not state.has_queued(model, Workload.BACKGROUND):
+        return False
+    wake_for_batch(state, card)
+    return not state.batch_is_starved(card)
 
 
 def _wait_behind_background(state: State, card: Card, model: Model) -> None:
@@ -67,8 +75,11 @@ def _dispatch_one_batch_step(state: State, card: Card) -> None:
     queues = [
         (queue.starved_since_ns, index, model, queue)
         for index, model in enumerate(state.waiting_models(card, Workload.BATCH))
-        if model.phase is Phase.READY and model.n_free_slots > (1 if state.is_hot(model) else 0)
+        if model.phase is Phase.READY
+        and model.suspect_until_ns is None
         for queue in state.sources(model, Workload.BATCH)
+        if (job := queue.head()) is not None
+        and job.width <= model.n_free_slots - (1 if state.is_hot(model) else 0)
     ]
     if queues:
         _, _, model, queue = min(queues, key=lambda entry: entry[:2])
@@ -105,7 +116,7 @@ def _dispatch_model(
         job = found.head()
         assert job is not None
         if free < max(job.width, 1):
-            _wait_for_slot(state, model, workload, kept=keep_slots)
+            _wait_for_slot(state, card, model, workload, kept=keep_slots)
             return
         _start(state, card, model, found, free, granted=False)
 
@@ -113,10 +124,10 @@ def _dispatch_model(
 def _next_queue(state: State, model: Model, workload: Workload) -> WaitQueue | None:
     """The queue whose head is next for this model: fair between clients, then by arrival."""
     best: WaitQueue | None = None
-    best_rank: tuple[int, int] | None = None
+    best_rank: tuple[int, Place] | None = None
     for queue in state.sources(model, workload):
         job = queue.head()
-        if job is None or job.gateway in state.suspects:
+        if job is None:
             continue
         rank = queue.rank(job)
         if best_rank is None or rank < best_rank:
@@ -124,11 +135,16 @@ def _next_queue(state: State, model: Model, workload: Workload) -> WaitQueue | N
     return best
 
 
-def _wait_for_slot(state: State, model: Model, workload: Workload, *, kept: int) -> None:
-    free = model.n_free_slots
+def _wait_for_slot(
+    state: State, card: Card, model: Model, workload: Workload, *, kept: int
+) -> None:
+    found = _next_queue(state, model, workload)
+    job = None if found is None else found.head()
+    width = 1 if job is None else job.width
     facts: dict[str, Fact] = {"model": model.model_id, "slots": len(model.slots)}
-    if kept and 0 < free <= kept:
+    if kept and model.n_free_slots >= width:
         why = Why(Reason.LAST_SLOT_KEPT, facts)
+        card.wake_at(model.cools_ns(state.now_ns, state.hot_ttl_ns))
     elif model.n_cooling and len(model.slots) == model.n_cooling:
         why = Why(Reason.SLOT_COOLING, facts)
     else:
@@ -146,7 +162,10 @@ def grant_due_ns(state: State, card: Card) -> int | None:
         return None
     if card.granting:
         return card.next_grant_ns
-    return card.lower_progress_ns + state.policy.background_max_starvation_ns
+    # What the grant before it owes is owed by whoever comes next.
+    return max(
+        card.lower_progress_ns + state.policy.background_max_starvation_ns, card.next_grant_ns
+    )
 
 
 def _try_grant(state: State, card: Card) -> None:
@@ -174,15 +193,15 @@ def _longest_starved(
     state: State, card: Card, workload: Workload
 ) -> tuple[Model, WaitQueue] | None:
     """The queue without progress for longest among those whose model has a free slot."""
-    best: tuple[tuple[int, int], Model, WaitQueue] | None = None
+    best: tuple[tuple[int, Place], Model, WaitQueue] | None = None
     for model in state.waiting_models(card, workload):
         if model.phase is not Phase.READY or model.suspect_until_ns is not None:
             continue
         for queue in state.sources(model, workload):
             job = queue.head()
-            if job is None or job.gateway in state.suspects or model.n_free_slots < job.width:
+            if job is None or model.n_free_slots < job.width:
                 continue
-            rank = (queue.starved_since_ns, job.seq)
+            rank = (queue.starved_since_ns, job.place)
             if best is None or rank < best[0]:
                 best = (rank, model, queue)
     return None if best is None else best[1:]
@@ -218,11 +237,14 @@ def _try_last_slot(state: State, card: Card, model: Model, workload: Workload) -
         job = queue.head()
         if job is None or job.width > model.n_free_slots:
             continue
-        due_ns = card.next_grant_ns if queue.granting else queue.starved_since_ns + starvation_ns
+        due_ns = card.next_grant_ns
+        if not queue.granting:
+            due_ns = max(due_ns, queue.starved_since_ns + starvation_ns)
         if state.now_ns < due_ns:
             card.wake_at(due_ns)
             continue
         _start(state, card, model, queue, model.n_free_slots, granted=True)
+        _wait_for_slot(state, card, model, workload, kept=1)
         return
 
 

@@ -14,6 +14,10 @@ from gridcore.core.keys import QueueKey
 from gridcore.ids import JobId, LeaseId, LoadId, ModelId, PeerId
 
 
+Place = tuple[int, int]
+"""(arrival, order of hearing of it)."""
+
+
 class JobPhase(StrEnum):
     QUEUED = "queued"
     """Items wait and none runs."""
@@ -42,8 +46,9 @@ class Job:
         self.workload: Workload = submitted.workload
         self.client = submitted.client
         self.width = submitted.width
-        self.seq = seq
         self.arrived_ns = now_ns - submitted.waited_ns
+        self.place: Place = (self.arrived_ns, seq)
+        """Its place among the waiting, kept over re-queueing and over the brain's restarts."""
         self.deadline_ns: int | None = (
             None
             if submitted.max_wait_ns is None or submitted.items_done

@@ -11,7 +11,9 @@ class QueueKey(NamedTuple):
     target: str
     needs: frozenset[Capability] = frozenset()
     quality: Tier | None = None
+    width: int = 1
+    """Slots one step needs at once: a smaller variant of a family cannot serve it."""
 
-    def order(self) -> tuple[str, tuple[str, ...], str]:
+    def order(self) -> tuple[str, tuple[str, ...], str, int]:
         """A total order that does not depend on hashing."""
-        return self.target, tuple(sorted(self.needs)), self.quality or ""
+        return self.target, tuple(sorted(self.needs)), self.quality or "", self.width

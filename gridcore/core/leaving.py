@@ -84,8 +84,8 @@ def evict(state: State, model: Model, why: Why) -> None:
         Verb.EVICT,
         f"{why} (running={model.n_running})",
         model=model,
+        facts=why.facts,
         reason=why.reason.value,
-        cost=why.facts.get("cost"),
         running=model.n_running,
     )
     stop(state, model, why)
@@ -93,13 +93,18 @@ def evict(state: State, model: Model, why: Why) -> None:
 
 def stop(state: State, model: Model, why: Why) -> None:
     """Ask the supervisor to stop a runtime or a load in progress."""
-    assert model.load_id is not None
     model.move_to(Phase.UNLOADING, state.now_ns)
     model.unload_why = why
+    if state.supervisor_here:  # else it is asked when it re-states the runtime
+        order_stop(state, model, why)
+    state.mark(model.card_id)
+
+
+def order_stop(state: State, model: Model, why: Why) -> None:
+    assert model.load_id is not None
     state.out.append(
         UnloadModel(load_id=model.load_id, model_id=model.model_id, reason=why.reason.value)
     )
-    state.mark(model.card_id)
 
 
 def unload_when_idle(state: State, model: Model, why: Why) -> None:
@@ -116,6 +121,8 @@ def unload_when_idle(state: State, model: Model, why: Why) -> None:
 
 def finish_drains(state: State, card: Card) -> None:
     """Stop the models whose last step has ended and that leave for good."""
+    if not state.supervisor_here:
+        return
     for model in state.models_by_card[card.card_id]:
         if (
             model.phase is Phase.DRAINING
@@ -166,6 +173,8 @@ def _memory_is_back(state: State, card: Card, model: Model) -> bool:
 
 def relieve(state: State, card: Card) -> None:
     """Unload what must go without anybody asking: idle, over budget, under pressure."""
+    if not state.supervisor_here:
+        return
     _unload_idle(state, card)
     _evict_over_budget(state, card)
     _evict_under_pressure(state, card)

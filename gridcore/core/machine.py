@@ -46,7 +46,7 @@ class SchedulerCore:
         state.now_ns = now_ns
         for event in events:
             facts.apply(state, event)
-        self._expire()
+        self._wake()
         self._plan()
         out, state.out = state.out, []
         if out:
@@ -76,8 +76,18 @@ class SchedulerCore:
 
     # --- one pass --------------------------------------------------------------------
 
-    def _expire(self) -> None:
-        """End what only time ends."""
+    def _wake(self) -> None:
+        """Notice what only time changes."""
+        state = self.state
+        for class_queue in state.queues.values():
+            class_queue.expire(state.now_ns)
+        for card in state.cards.values():
+            if card.wake_ns is not None and card.wake_ns <= state.now_ns:
+                state.mark(card.card_id)
+
+    def _expire_waits(self) -> None:
+        """Refuse the jobs whose max_wait has passed. Those that can start at this very moment
+        have been dispatched before; no load is planned for the others."""
         state = self.state
         while state.deadlines and state.deadlines[0][0] <= state.now_ns:
             at_ns, _, job_id = heapq.heappop(state.deadlines)
@@ -94,11 +104,6 @@ class SchedulerCore:
                 },
             )
             state.refuse(job, why)
-        for class_queue in state.queues.values():
-            class_queue.expire(state.now_ns)
-        for card in state.cards.values():
-            if card.wake_ns is not None and card.wake_ns <= state.now_ns:
-                state.mark(card.card_id)
 
     def _plan(self) -> None:
         """Decide, card by card, until nothing more follows from what was decided."""
@@ -107,12 +112,15 @@ class SchedulerCore:
             families.resolve_all(state)
             cards = [state.cards[card_id] for card_id in state.dirty]
             state.dirty.clear()
-            if not cards:
-                return
             for card in cards:
-                self._plan_card(card)
+                self._plan_steps(card)
+            self._expire_waits()
+            for card in cards:
+                self._plan_loads(card)
+            if not state.dirty:
+                return
 
-    def _plan_card(self, card: Card) -> None:
+    def _plan_steps(self, card: Card) -> None:
         state = self.state
         card.wake_ns = None
         self._end_suspicions(card)
@@ -121,6 +129,9 @@ class SchedulerCore:
         self._update_waiting(card)
         self._enter_or_leave_interactive(card)
         dispatch_card(state, card)
+
+    def _plan_loads(self, card: Card) -> None:
+        state = self.state
         turns.plan_turn(state, card)
         leaving.relieve(state, card)
         self._update_waiting(card)

@@ -169,6 +169,13 @@ class Model:
         used_ns = self.last_used_ns_by_workload.get(Workload.INTERACTIVE)
         return used_ns is not None and now_ns - used_ns < hot_ttl_ns
 
+    def cools_ns(self, now_ns: int, hot_ttl_ns: int) -> int | None:
+        """When time alone makes it cold; None while interactive work runs on it."""
+        until_ns = self.hot_until_ns(hot_ttl_ns)
+        if until_ns is None or self.n_running_by_workload[Workload.INTERACTIVE]:
+            return None
+        return until_ns if until_ns > now_ns else None
+
     def hot_until_ns(self, hot_ttl_ns: int) -> int | None:
         used_ns = self.last_used_ns_by_workload.get(Workload.INTERACTIVE)
         return None if used_ns is None else used_ns + hot_ttl_ns

@@ -7,11 +7,12 @@ number of waiting jobs.
 
 import heapq
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from gridcore.config.schema import Fairness
-from gridcore.core.job import Job
+from gridcore.core.job import Job, Place
 from gridcore.core.keys import QueueKey
-from gridcore.ids import JobId
+from gridcore.ids import JobId, PeerId
 from gridcore.units import NS_PER_S
 
 FAIRNESS_WINDOW_NS = 60 * NS_PER_S
@@ -68,19 +69,24 @@ class FairShare:
 class WaitQueue:
     """All and only the queued jobs of one class and one key."""
 
-    def __init__(self, key: QueueKey, share: FairShare, now_ns: int) -> None:
+    def __init__(
+        self, key: QueueKey, share: FairShare, suspects: AbstractSet[PeerId], now_ns: int
+    ) -> None:
         self.key = key
         self.starved_since_ns = now_ns
         """Since when nothing of this queue made progress."""
         self.granting = False
         """Its last step was a grant, and it has not been empty since."""
         self._share = share
+        self._suspects = suspects
         self._jobs: dict[JobId, Job] = {}
-        self._by_client: dict[str, list[tuple[int, JobId]]] = {}
-        self._clients: list[tuple[int, int, str]] = []
-        self._rank_by_client: dict[str, tuple[int, int, str]] = {}
+        self._held: dict[JobId, Job] = {}
+        """Jobs of suspect gateways: they keep their place and are nobody's head."""
+        self._by_client: dict[str, list[tuple[Place, JobId]]] = {}
+        self._clients: list[tuple[int, Place, str]] = []
+        self._rank_by_client: dict[str, tuple[int, Place, str]] = {}
         """The one entry of ``_clients`` that counts; others of that client are stale."""
-        self._arrivals: list[tuple[int, JobId]] = []
+        self._arrivals: list[tuple[Place, JobId]] = []
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -98,12 +104,22 @@ class WaitQueue:
         if not self._jobs:
             self.starved_since_ns = now_ns
         self._jobs[job.job_id] = job
-        heapq.heappush(self._arrivals, (job.seq, job.job_id))
-        heapq.heappush(self._by_client.setdefault(job.client, []), (job.seq, job.job_id))
+        heapq.heappush(self._arrivals, (job.place, job.job_id))
+        self._line_up(job)
+
+    def _line_up(self, job: Job) -> None:
+        heapq.heappush(self._by_client.setdefault(job.client, []), (job.place, job.job_id))
         self.touch(job.client)
+
+    def release(self, gateway: PeerId) -> None:
+        """A gateway is not suspect any more: its jobs may be heads again."""
+        for job in [held for held in self._held.values() if held.gateway == gateway]:
+            del self._held[job.job_id]
+            self._line_up(job)
 
     def remove(self, job_id: JobId) -> None:
         job = self._jobs.pop(job_id, None)
+        self._held.pop(job_id, None)
         if job is not None and not self._jobs:
             self.granting = False
             self._by_client.clear()
@@ -116,7 +132,7 @@ class WaitQueue:
         job = self._client_head(client)
         if job is None:
             return
-        rank = (self._share.used_ns(client), job.seq, client)
+        rank = (self._share.used_ns(client), job.place, client)
         if self._rank_by_client.get(client) == rank:
             return
         self._rank_by_client[client] = rank
@@ -134,7 +150,7 @@ class WaitQueue:
         return None
 
     def head(self) -> Job | None:
-        """The job whose turn it is."""
+        """The job whose turn it is; None if all are of suspect gateways."""
         while self._clients:
             rank = self._clients[0]
             client = rank[2]
@@ -145,24 +161,26 @@ class WaitQueue:
             if job is None:
                 del self._rank_by_client[client]
                 continue
-            current = (self._share.used_ns(client), job.seq, client)
+            current = (self._share.used_ns(client), job.place, client)
             if current == rank:
                 return job
             self._rank_by_client[client] = current
             heapq.heapreplace(self._clients, current)
         return None
 
-    def rank(self, job: Job) -> tuple[int, int]:
+    def rank(self, job: Job) -> tuple[int, Place]:
         """What decides between the heads of two queues for the same model."""
-        return self._share.used_ns(job.client), job.seq
+        return self._share.used_ns(job.client), job.place
 
     def _client_head(self, client: str) -> Job | None:
         waiting = self._by_client.get(client)
         while waiting:
             job = self._jobs.get(waiting[0][1])
-            if job is not None:
+            if job is not None and job.gateway not in self._suspects:
                 return job
             heapq.heappop(waiting)
+            if job is not None:
+                self._held[job.job_id] = job
         self._by_client.pop(client, None)
         return None
 
@@ -170,8 +188,9 @@ class WaitQueue:
 class ClassQueue:
     """All waiting jobs of one class."""
 
-    def __init__(self, fairness: Fairness) -> None:
+    def __init__(self, fairness: Fairness, suspects: AbstractSet[PeerId]) -> None:
         self.share = FairShare(fairness)
+        self._suspects = suspects
         self.n_jobs = 0
         self._queues: dict[QueueKey, WaitQueue] = {}
 
@@ -185,7 +204,7 @@ class ClassQueue:
     def add(self, key: QueueKey, job: Job, now_ns: int) -> WaitQueue:
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = WaitQueue(key, self.share, now_ns)
+            queue = self._queues[key] = WaitQueue(key, self.share, self._suspects, now_ns)
         if job.job_id not in queue:
             self.n_jobs += 1
             queue.add(job, now_ns)
@@ -196,6 +215,10 @@ class ClassQueue:
         if queue is not None and job_id in queue:
             self.n_jobs -= 1
             queue.remove(job_id)
+
+    def release(self, gateway: PeerId) -> None:
+        for queue in self._queues.values():
+            queue.release(gateway)
 
     def begin(self, client: str, expected_ns: int) -> None:
         self.share.begin(client, expected_ns)

@@ -12,7 +12,7 @@ from gridcore.config.schema import Workload
 from gridcore.core.card import Card
 from gridcore.core.commands import AnyCommand, PublishNote, RefuseJob
 from gridcore.core.events import AnyEvent
-from gridcore.core.job import Job, JobPhase, Lease
+from gridcore.core.job import Job, JobPhase, Lease, Place
 from gridcore.core.keys import QueueKey
 from gridcore.core.model import Model, Phase
 from gridcore.core.notes import Note, Verb
@@ -69,8 +69,10 @@ class State:
         self.jobs: dict[JobId, Job] = {}
         """All and only the jobs that have not ended."""
         self.leases: dict[LeaseId, Lease] = {}
+        self.gateways: set[PeerId] = set()
+        self.suspects: set[PeerId] = set()
         self.queues: dict[Workload, ClassQueue] = {
-            workload: ClassQueue(self.policy.fairness) for workload in Workload
+            workload: ClassQueue(self.policy.fairness, self.suspects) for workload in Workload
         }
         self.variants: dict[tuple[Workload, QueueKey], ModelId] = {}
         """The variant each waiting family queue would take, as of this plan."""
@@ -81,13 +83,11 @@ class State:
         """The waits among them that only memory held by hot or pinned models can end."""
         self.wishes: dict[ModelId, int] = {}
         """Loads an admin asked for, with the time of asking."""
-        self.gateways: set[PeerId] = set()
-        self.suspects: set[PeerId] = set()
         self.supervisor_here = False
         self.monitor_here = False
         self.draining = False
         self.dirty: dict[CardId, None] = {}
-        self.deadlines: list[tuple[int, int, JobId]] = []
+        self.deadlines: list[tuple[int, Place, JobId]] = []
         self.out: list[AnyCommand] = []
         self.totals: dict[str, Counter[str]] = {}
         self.last_deferred: dict[tuple[Workload, QueueKey], Reason] = {}
@@ -170,7 +170,7 @@ class State:
     def key_of(self, job: Job) -> QueueKey:
         submitted = job.submitted
         if submitted.target in self.families and job.model_id is None:
-            return QueueKey(submitted.target, submitted.needs, submitted.quality)
+            return QueueKey(submitted.target, submitted.needs, submitted.quality, job.width)
         return QueueKey(job.model_id or submitted.target)
 
     def variants_of(self, key: QueueKey) -> list[Model]:
@@ -181,7 +181,7 @@ class State:
         allowed: list[Model] = []
         for tier, model_id in family.variants:
             model = self.models[model_id]
-            if key.needs <= model.settings.capabilities:
+            if key.needs <= model.settings.capabilities and key.width <= model.settings.slots:
                 allowed.append(model)
             if tier == key.quality:
                 break
@@ -257,6 +257,15 @@ class State:
                 facts=why.facts,
             )
 
+    # --- gateways --------------------------------------------------------------------
+
+    def trust(self, gateway: PeerId) -> None:
+        """A gateway is not suspect: its jobs may get grants."""
+        if gateway in self.suspects:
+            self.suspects.discard(gateway)
+            for class_queue in self.queues.values():
+                class_queue.release(gateway)
+
     # --- jobs ------------------------------------------------------------------------
 
     def enqueue(self, job: Job) -> None:
@@ -279,7 +288,7 @@ class State:
 
     def set_deadline(self, job: Job) -> None:
         if job.deadline_ns is not None:
-            heapq.heappush(self.deadlines, (job.deadline_ns, job.seq, job.job_id))
+            heapq.heappush(self.deadlines, (job.deadline_ns, job.place, job.job_id))
 
     def move_job(self, job: Job) -> None:
         """Let the phase follow from what runs."""

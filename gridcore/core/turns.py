@@ -92,7 +92,10 @@ def _wants(state: State, card: Card) -> list[Want]:
         asked[model.model_id] = model
     wants: list[Want] = []
     for model in asked.values():
-        if model.card_id != card.card_id or model.phase is Phase.READY:
+        if model.card_id != card.card_id:
+            continue
+        if model.phase is Phase.READY:
+            state.wishes.pop(model.model_id, None)
             continue
         found = _strongest_waiting(state, model)
         wished_ns = state.wishes.get(model.model_id)
@@ -227,7 +230,10 @@ def _may_ask(state: State, card: Card, want: Want, interactive_waits: Model | No
         card.no_lower_loads_until_ns is not None and now_ns < card.no_lower_loads_until_ns
     ):
         why = Why(Reason.MEMORY_PRESSURE, {"pressure": card.pressure.value})
-        _defer(state, want, why, until_ns=card.no_lower_loads_until_ns)
+        until_ns = card.no_lower_loads_until_ns
+        if until_ns is not None and until_ns <= now_ns:
+            until_ns = None  # the pause is over, the pressure is not
+        _defer(state, want, why, until_ns=until_ns)
         return False
     if want.workload is None:
         return True

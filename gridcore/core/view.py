@@ -3,7 +3,9 @@
 from gridcore.config.schema import Workload
 from gridcore.core import admission
 from gridcore.core.card import Card
+from gridcore.core.forecast import forecast_ns
 from gridcore.core.job import Job, JobPhase
+from gridcore.core.keys import QueueKey
 from gridcore.core.model import Model, Phase
 from gridcore.core.snapshot import (
     CardView,
@@ -36,7 +38,7 @@ def build_snapshot(state: State, services: tuple[ServiceView, ...]) -> Snapshot:
         revision=state.revision,
         cards=tuple(_card(state, card) for card in state.cards.values()),
         models=tuple(_model(state, model) for model in state.models.values()),
-        jobs=tuple(_job(state, job, positions) for job in jobs[:JOBS_SHOWN_MAX]),
+        jobs=_jobs(state, jobs[:JOBS_SHOWN_MAX], positions),
         services=services,
         counts=counts,
         totals=Totals(
@@ -51,6 +53,19 @@ def build_snapshot(state: State, services: tuple[ServiceView, ...]) -> Snapshot:
 
 
 _OPEN = (JobPhase.QUEUED, JobPhase.RUNNING)
+
+
+def _jobs(state: State, jobs: list[Job], positions: dict[str, int]) -> tuple[JobView, ...]:
+    views = []
+    ahead: dict[tuple[Workload, QueueKey], int] = {}
+    for job in jobs:
+        n_ahead = 0
+        if job.queue_key is not None:
+            place = (job.workload, job.queue_key)
+            n_ahead = ahead.get(place, 0)
+            ahead[place] = n_ahead + 1
+        views.append(_job(state, job, positions, n_ahead))
+    return tuple(views)
 
 
 def _card(state: State, card: Card) -> CardView:
@@ -108,10 +123,12 @@ def _model(state: State, model: Model) -> ModelView:
     )
 
 
-def _job(state: State, job: Job, positions: dict[str, int]) -> JobView:
+def _job(state: State, job: Job, positions: dict[str, int], n_ahead: int) -> JobView:
+    """``n_ahead`` jobs of its class wait for the same model and arrived before it."""
     target = job.submitted.target
     waiting = job.phase is JobPhase.QUEUED
     why = state.why_waiting(job) if waiting else None
+    eta_ns = forecast_ns(state, job, n_ahead) if waiting else None
     steps = job.steps_done + job.steps_left(state.policy.embedding_chunk_size)
     return JobView(
         id=job.job_id,
@@ -125,6 +142,6 @@ def _job(state: State, job: Job, positions: dict[str, int]) -> JobView:
         steps=max(steps, 1),
         position=positions.get(job.job_id),
         waited_ms=(state.now_ns - job.arrived_ns) // NS_PER_MS,
-        eta_ms=None,
+        eta_ms=None if eta_ns is None else eta_ns // NS_PER_MS,
         reason=None if why is None else str(why),
     )

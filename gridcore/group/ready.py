@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 from gridcore.config.schema import Capability
 from gridcore.group.listen import reachable_address
 from gridcore.instance import Instance
+from gridcore.paths import runtime_dir_for
 from gridcore.units import format_mb
 
 PROBE_PAUSE_S = 0.05
@@ -75,11 +80,22 @@ def ready_block(instance: Instance, card: dict[str, Any] | None) -> str:
         f"  GridCore is ready at {url}/v1",
         f"  device   {instance.device} ({name}{budget})",
         f"  models   {len(models)}{_names(list(models))}",
-        "  status   gridcore status --watch",
+        f"  status   {_status_command(instance)}",
         f"  try      {_curl(instance, url)}",
         "",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _status_command(instance: Instance) -> str:
+    """The line to paste, whatever name this daemon was started by and wherever it keeps state."""
+    command = sys.argv[0] if Path(sys.argv[0]).name == "gridcore" else "gridcore"
+    if command == shutil.which("gridcore"):
+        command = "gridcore"
+    words = [command, "status", "--watch"]
+    if Path(instance.runtime_dir) != runtime_dir_for(None):
+        words += ["--state-dir", instance.state_dir]
+    return shlex.join(words)
 
 
 def _names(names: list[str]) -> str:

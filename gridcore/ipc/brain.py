@@ -152,8 +152,14 @@ class Brain:
     def plan(self) -> None:
         """Let the brain see the inbox and carry out what it answers."""
         inbox, self._inbox = self._inbox, []
-        for command in self.core.handle(inbox, monotonic_ns()):
-            self._carry_out(command)
+        commands = self.core.handle(inbox, monotonic_ns())
+        # What others wait for leaves first; the log and the events tell of it afterwards.
+        for command in commands:
+            if not isinstance(command, PublishNote):
+                self._carry_out(command)
+        for command in commands:
+            if isinstance(command, PublishNote):
+                self._tell(command.note)
         for peer, request_id in self._asked_state:
             self._send(peer, StateReply(request_id=request_id, snapshot=self.snapshot()))
         self._asked_state.clear()
@@ -188,15 +194,12 @@ class Brain:
             )
         )
 
+    def _tell(self, note: Note) -> None:
+        level = _LOG_LEVELS.get(note.verb, logging.INFO)
+        log.log(level, "%-8s %-14s %s", note.verb, note.model_id or note.card_id or "", note.text)
+        self._publish_note(note)
+
     def _carry_out(self, command: AnyCommand) -> None:
-        if isinstance(command, PublishNote):
-            note = command.note
-            level = _LOG_LEVELS.get(note.verb, logging.INFO)
-            log.log(
-                level, "%-8s %-14s %s", note.verb, note.model_id or note.card_id or "", note.text
-            )
-            self._publish_note(note)
-            return
         addressed = message_of(command)
         assert addressed is not None
         peer, message = addressed

@@ -174,7 +174,10 @@ class SimSupervisor:
         spurious = self._injects(Fault.LOAD_RUNS_OUT, 0.06)
         if spurious or not card.take(runtime.load_id, self._bytes[runtime.model.model_id]):
             model_id = runtime.model.model_id
-            tells = self._chance.happens(0.7)
+            tells = self._chance.happens(0.8)
+            if spurious:  # another program held the rest, for a moment
+                share = self._chance.fraction(0.3, 1)
+                free_before = round(self._bytes[model_id] * share)
             self._profiles[model_id] = KnownProfile(
                 model_id=model_id, out_of_memory_at_bytes=free_before
             )

@@ -35,6 +35,7 @@ from gridcore.core.events import (
     SupervisorGone,
 )
 from gridcore.core.machine import SchedulerCore
+from gridcore.core.reasons import Why
 from gridcore.errors import InvariantViolation
 from gridcore.ids import CardId, Epoch, JobId, PeerId
 from gridcore.sim.card import SimCard
@@ -55,6 +56,8 @@ NOTICE_NS = 500 * NS_PER_MS
 REST_EVENTS_MAX = 400_000
 REST_NS_MAX = 3600 * NS_PER_S
 """When faults and arrivals stop, every job ends within these."""
+BEAT_NS = NS_PER_S
+MISMATCHES_MAX = 2
 SPIN_MAX = 2_000
 """Passes at one instant; more is a brain that wakes itself."""
 
@@ -98,11 +101,13 @@ class World:
         self._n_passes_here = 0
         self._digest = blake2b(digest_size=16)
         self._encode = msgspec.msgpack.Encoder().encode
+        self._mismatches: Counter[PeerId] = Counter()
+        self._injector = Injector(self)
         self._new_brain()
         self._restate_all()
         for card_id in self.cards:
             self._poll(card_id)
-        self._injector = Injector(self)
+        self._compare_beats()
         for client in people(self):
             client.begin()
 
@@ -142,13 +147,14 @@ class World:
         while self._open_jobs():
             if not self.step() or self.now_ns > until_ns or self.n_events > until_events:
                 waits = [
-                    f"{job.submitted.job_id} {job.submitted.workload} {job.submitted.target}"
+                    f"{job.submitted.job_id} {job.submitted.workload} {job.submitted.target} "
+                    f"({self._why(job.submitted.job_id)})"
                     for gateway in self.gateways.values()
                     for job in gateway.jobs.values()
                 ]
                 raise Violation("liveness", f"never end: {'; '.join(waits[:5])} ({len(waits)})")
         self.run_for(20 * NS_PER_S)
-        self.checkers.at_rest(self.core.state.waits)
+        self.checkers.at_rest()
         if self.core.state.jobs or self.core.state.leases:
             raise Violation("liveness", "jobs or leases are left that no gateway holds")
 
@@ -204,10 +210,15 @@ class World:
                 self._watcher(self.now_ns, events, commands)
         self._digest.update(self._encode(commands))
         self.marks.see(self.core.state, commands)
-        self.checkers.see(self.now_ns, events, commands, self.core.state.waits)
+        self.checkers.see(self.now_ns, events, commands, self._why)
         for command in commands:
             self._carry_out(command)
         self._rearm()
+
+    def _why(self, job_id: JobId) -> Why | None:
+        """What the brain says a job waits for."""
+        job = self.core.state.jobs.get(job_id)
+        return None if job is None else self.core.state.why_waiting(job)
 
     def _rearm(self) -> None:
         due_ns = self.core.next_deadline_ns()
@@ -338,6 +349,24 @@ class World:
             self.send(peer, self.supervisor.restated())
         else:
             self.send(peer, self.gateways[peer].restated())
+
+    def _compare_beats(self) -> None:
+        """Once a second: does each gateway hold what the brain believes it does?"""
+        for name, gateway in self.gateways.items():
+            if name in self._down or not self.brain_up:
+                continue
+            state = self.core.state
+            theirs = {*gateway.jobs, *gateway.steps}
+            ours = {job.job_id for job in state.jobs.values() if job.gateway == name}
+            ours |= {lease.lease_id for lease in state.leases.values() if lease.gateway == name}
+            if theirs == ours:
+                self._mismatches.pop(name, None)
+                continue
+            self._mismatches[name] += 1
+            if self._mismatches[name] >= MISMATCHES_MAX:
+                del self._mismatches[name]
+                self._restate(name)
+        self.after(BEAT_NS, self._compare_beats)
 
     # --- samples ---------------------------------------------------------------------
 

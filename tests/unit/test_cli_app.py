@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from gridcore.errors import ConfigError
 from gridcore.group.lock import FileLock
 from gridcore.instance import read_instance
 from gridcore.paths import runtime_dir_for
+from tests.support.runtimes import short_directory
 
 ROOT = Path(__file__).parents[2]
 SIMULATION = ROOT / "examples" / "simulation.yaml"
@@ -32,11 +34,13 @@ families:
 
 
 @pytest.fixture(autouse=True)
-def _own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
+def _own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("GRIDCORE_CONFIG", raising=False)
+    with short_directory() as runtime:  # pytest's own paths are too long for sockets
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        yield
 
 
 @pytest.fixture

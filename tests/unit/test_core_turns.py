@@ -14,6 +14,7 @@ from gridcore.core.events import (
     GatewayGone,
     GatewayRestated,
     JobCancelled,
+    JobKind,
     JobSubmitted,
     KnownProfile,
     KnownRuntime,
@@ -535,7 +536,7 @@ def test_a_new_epoch_keeps_places_slots_and_streams() -> None:
         gateway=GATEWAY,
         target="a",
         workload=Workload.INTERACTIVE,
-        kind="chat",  # type: ignore[arg-type]
+        kind=JobKind.CHAT,
         waited_ns=seconds(9),
     )
     waiting = JobSubmitted(
@@ -543,7 +544,7 @@ def test_a_new_epoch_keeps_places_slots_and_streams() -> None:
         gateway=GATEWAY,
         target="a",
         workload=Workload.INTERACTIVE,
-        kind="chat",  # type: ignore[arg-type]
+        kind=JobKind.CHAT,
         waited_ns=seconds(5),
     )
     lease = RunningLease(

@@ -22,13 +22,15 @@ lost. If it was, the gateway's next beats disagree and the inventory is asked fo
 def gateway_restated(state: State, event: GatewayRestated) -> None:
     """What a gateway says of its own jobs replaces what was known of them."""
     state.gateways.add(event.gateway)
-    state.suspects.discard(event.gateway)
+    state.trust(event.gateway)
+    stated_jobs = {job.job_id: job for job in event.jobs}
     stated_leases = {lease.lease_id: lease for lease in event.leases}
     for lease in [held for held in state.leases.values() if held.gateway == event.gateway]:
         on_its_way = state.now_ns - lease.started_ns < GRANT_TRAVEL_NS
         if lease.lease_id not in stated_leases and not on_its_way:
             _end_silently(state, lease)
-    stated_jobs = {job.job_id for job in event.jobs}
+            if lease.job_id in state.jobs and lease.job_id in stated_jobs:
+                _settle_lost(state, lease, stated_jobs[lease.job_id])
     for job in [known for known in state.jobs.values() if known.gateway == event.gateway]:
         if job.job_id not in stated_jobs:
             state.end_job(job, "done" if job.steps_done else "cancelled")
@@ -41,11 +43,23 @@ def gateway_restated(state: State, event: GatewayRestated) -> None:
     state.mark_all()
 
 
+def _settle_lost(state: State, lease: Lease, submitted: JobSubmitted) -> None:
+    """A step whose grant or whose end got lost on the way: done, or to be done again."""
+    job = state.jobs[lease.job_id]
+    if lease.first + lease.count <= submitted.items_done:
+        job.items_done += lease.count
+        job.steps_done += 1
+        state.move_job(job)
+    else:
+        jobs.requeue(state, job, lease, "its step got lost on the way")
+
+
 def _adopt_job(state: State, submitted: JobSubmitted, running: list[RunningLease]) -> None:
     """Take a job over from an earlier epoch, with its place and its running steps."""
     target = submitted.target
-    if target not in state.families and ModelId(target) not in state.models:
-        jobs.job_submitted(state, submitted)
+    known = target in state.families or ModelId(target) in state.models
+    if not known or not (running or submitted.items_done):
+        jobs.job_submitted(state, submitted)  # nothing of it has started: judged like a new one
         return
     job = Job(submitted, seq=state.next_seq(), now_ns=state.now_ns)
     state.jobs[job.job_id] = job
@@ -102,16 +116,20 @@ def _adopt_lease(state: State, job: Job, stated: RunningLease) -> None:
 
 
 def seat(model: Model, lease: Lease, job: Job) -> None:
-    """Mark the slots of an adopted lease, as far as the runtime has them free."""
-    seats = tuple(i for i in lease.slots if i < len(model.slots) and model.slots[i].is_free)
+    """Mark the slots of an adopted lease, if nobody else has them."""
+    seats = tuple(
+        i for i in lease.slots if i < len(model.slots) and model.slots[i].lease_id is None
+    )
     if model.is_resident and len(seats) == len(lease.slots):
+        for index in seats:
+            model.slots[index].cooling = False
         model.occupy(lease.lease_id, seats, lease.workload, job.submitted.affinity)
 
 
 def gateway_gone(state: State, gateway: PeerId) -> None:
     """Proof of death: its leases have ended, its jobs are over."""
     state.gateways.discard(gateway)
-    state.suspects.discard(gateway)
+    state.trust(gateway)
     for lease in [held for held in state.leases.values() if held.gateway == gateway]:
         _end_silently(state, lease)
     for job in [known for known in state.jobs.values() if known.gateway == gateway]:
@@ -139,5 +157,5 @@ def gateway_suspected(state: State, event: GatewaySuspected) -> None:
     if event.suspect:
         state.suspects.add(event.gateway)
     else:
-        state.suspects.discard(event.gateway)
+        state.trust(event.gateway)
     state.mark_all()

@@ -39,7 +39,8 @@ def job_submitted(state: State, event: JobSubmitted) -> None:
     if state.draining:
         state.refuse(job, Why(Reason.SHUTTING_DOWN))
         return
-    variants = state.variants_of(state.key_of(job))
+    key = state.key_of(job)
+    variants = state.variants_of(key._replace(width=1))
     if not variants:
         facts: dict[str, Fact] = {
             "model": event.target,
@@ -63,7 +64,7 @@ def job_submitted(state: State, event: JobSubmitted) -> None:
         state.refuse(job, Why(Reason.QUEUE_FULL, facts))
         return
     state.set_deadline(job)
-    for model in variants[:1]:
+    for model in state.variants_of(key)[:1]:
         model.demand.add(state.settings.priority(job.workload), state.now_ns)
     steps = job.steps_left(state.policy.embedding_chunk_size)
     state.note(
@@ -199,7 +200,7 @@ def _settle_job(state: State, job: Job, lease: Lease, event: StepFinished) -> No
             return
         case StepOutcome.CANCELLED:
             job.restarts += 1
-            _requeue(state, job, lease, "taken back")
+            requeue(state, job, lease, "taken back")
             return
         case StepOutcome.LOST:
             job.steps_lost += lease.load_id not in job.lost_loads
@@ -209,7 +210,7 @@ def _settle_job(state: State, job: Job, lease: Lease, event: StepFinished) -> No
             elif job.steps_lost >= STEPS_LOST_MAX:
                 _refuse_lost(state, job, event)
             else:
-                _requeue(state, job, lease, event.detail or "runtime lost")
+                requeue(state, job, lease, event.detail or "runtime lost")
             return
         case StepOutcome.BROKEN:
             _fail(state, job, event)
@@ -263,7 +264,7 @@ def _refuse_lost(state: State, job: Job, event: StepFinished) -> None:
     state.refuse(job, Why(Reason.RUNTIME_LOST, facts))
 
 
-def _requeue(state: State, job: Job, lease: Lease, detail: str) -> None:
+def requeue(state: State, job: Job, lease: Lease, detail: str) -> None:
     """Put the items of a step that did not happen back at the job's old place."""
     state.dequeue(job)
     job.put_back(lease.first, lease.count)

@@ -26,6 +26,7 @@ def admin_asked(state: State, event: AdminAsked) -> None:
             _admin_unload(state, event, model)
         case AdminVerb.ENABLE:
             model.breaker.close()
+            model.out_of_memory_at_bytes = None
             model.held_out = False
             state.note(Verb.BREAKER, "closed by admin", model=model, state="closed")
             _answer(state, event, 200, f"{model.model_id} is enabled")

@@ -173,9 +173,34 @@ def supervisor_restated(state: State, event: SupervisorRestated) -> None:
         if load_id not in stated and model.phase is not Phase.RELEASING:
             _process_gone(state, model)
     for runtime in event.runtimes:
-        if runtime.load_id not in state.model_by_load:
+        known = state.model_by_load.get(runtime.load_id)
+        if known is None:
             _adopt_runtime(state, runtime)
+        else:
+            _catch_up(state, known, runtime)
     state.mark_all()
+
+
+def _catch_up(state: State, model: Model, runtime: KnownRuntime) -> None:
+    """What was on its way when the link broke: a report that got lost, or an order."""
+    if model.phase is Phase.LOADING and runtime.ready:
+        _become_ready(state, model, runtime)
+    elif model.phase is Phase.LOADING and runtime.stopping:
+        model.move_to(Phase.UNLOADING, state.now_ns)
+    elif model.phase is Phase.UNLOADING and not runtime.stopping:
+        leaving.order_stop(state, model, model.unload_why or Why(Reason.NOT_CONFIGURED))
+
+
+def _become_ready(state: State, model: Model, runtime: KnownRuntime) -> None:
+    model.become_ready(
+        pid=runtime.pid,
+        address=runtime.address,
+        slots=min(runtime.slots, model.settings.slots),
+        now_ns=state.now_ns,
+    )
+    model.out_of_memory_at_bytes = None
+    if runtime.footprint_bytes is not None:
+        state.settle_footprint(model, runtime.footprint_bytes)
 
 
 def _adopt_runtime(state: State, runtime: KnownRuntime) -> None:
@@ -202,12 +227,9 @@ def _adopt_runtime(state: State, runtime: KnownRuntime) -> None:
         card.turn = Turn(model.model_id, None, state.now_ns)
         card.turn.loading = True
         return
-    model.become_ready(
-        pid=runtime.pid,
-        address=runtime.address,
-        slots=min(runtime.slots, model.settings.slots),
-        now_ns=state.now_ns,
-    )
+    _become_ready(state, model, runtime)
+    for slot in model.slots:
+        slot.cooling = True  # work of a gateway not heard yet may run on it
     model.served = True
     model.last_used_ns = state.now_ns - runtime.idle_ns
     for lease in state.leases.values():

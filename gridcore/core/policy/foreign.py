@@ -8,7 +8,8 @@ from gridcore.units import MB, NS_PER_S
 
 SAMPLES_TO_RISE = 3
 STEP_BYTES = 128 * MB
-"""Smaller changes are noise: pools of compositors and browsers breathe by tens of MB."""
+"""Smaller rises are noise: pools of compositors and browsers breathe by tens of MB. Falling
+needs no step: what every reading of ten seconds is below of is not there."""
 TIME_TO_FALL_NS = 10 * NS_PER_S
 
 
@@ -36,7 +37,7 @@ class ForeignMeter:
             self._above.clear()
             return True
         self._above.clear()
-        if foreign_bytes > believed - STEP_BYTES:
+        if foreign_bytes >= believed:
             self._below_since_ns = None
             return False
         if self._below_since_ns is None:

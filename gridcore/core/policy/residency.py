@@ -47,7 +47,8 @@ def hold(holder: Holder, requester: Requester, policy: PolicyConfig, now_ns: int
     if requester.workload is Workload.INTERACTIVE:
         return _hold_from_interactive(holder, requester, policy, now_ns)
     if holder.hot or holder.interactive_busy:
-        return Hold("hot", holder.hot_until_ns)
+        until_ns = holder.hot_until_ns
+        return Hold("hot", until_ns if until_ns is not None and until_ns > now_ns else None)
     if holder.unserved_job_waits:
         return Hold("not served yet", None)
     return _hold_from_lower(holder, requester, policy, now_ns)

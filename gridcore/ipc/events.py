@@ -19,7 +19,7 @@ from gridcore.ids import Epoch
 from gridcore.ipc.alarm import run_together
 from gridcore.ipc.codec import BadFrameError, decode_event, encode
 from gridcore.ipc.messages import EVENT_VERSION, TOPIC_NOTE, TOPIC_SNAPSHOT, EventEnvelope
-from gridcore.ipc.sockets import BlockingEventClient, EventClient, EventServer
+from gridcore.ipc.sockets import TOPIC_END, BlockingEventClient, EventClient, EventServer
 
 LOT_S = 0.01
 """Events leave together so often: one request makes four within a millisecond, and each that
@@ -122,7 +122,7 @@ class _Reading:
     def read(self, frames: list[bytes]) -> tuple[EventEnvelope | None, bool]:
         """The event in a message, and whether some before it are missing."""
         try:
-            envelope = decode_event(frames[-1])
+            envelope = decode_event(frames[0].partition(TOPIC_END)[2])
         except BadFrameError:
             self.bad_frames += 1
             return None, False

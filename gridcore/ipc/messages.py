@@ -325,7 +325,7 @@ class EnvelopeFromScheduler(Struct, frozen=True, kw_only=True):
 
 
 class EventEnvelope(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of the event socket, after its topic frame: a note or a snapshot.
+    """One message of the event socket, after its topic and a zero byte: a note or a snapshot.
 
     ``seq`` counts all events of an epoch: a gap means that some were dropped, and a new
     subscription brings a snapshot. ``time_s`` is wall time, for display.

@@ -32,6 +32,8 @@ LINGER_MS = 1_000
 """On the control link, where the last frame says why a process goes. Never the default: it is
 without end, and a process could not exit while its peer is stuck."""
 RECONNECT_EVERY_MS = 50
+TOPIC_END = b"\0"
+"""Between a topic, which holds no zero byte, and the event in the same frame."""
 BATCH_MAX = 256
 """Frames handled before the loop and the brain get a turn."""
 
@@ -200,8 +202,12 @@ class EventServer(_LoopSocket):
                 return topics
 
     def publish(self, topic: bytes, frame: bytes) -> None:
-        """Send to whoever listens; a full subscriber loses it."""
-        self._send([topic, frame])
+        """Send to whoever listens; a full subscriber loses it.
+
+        Topic and event are one frame: libzmq aborts the process that closes a socket while a slow
+        subscriber has read only the first of two.
+        """
+        self._send([topic + TOPIC_END + frame])
 
 
 class EventClient(_LoopSocket):

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gridcore.core.notes import Verb
 from tests.support.daemon import ROOT, Daemon, daemon, until, watched
 
 
@@ -297,3 +298,30 @@ def test_a_dead_gateway_is_replaced_and_its_slot_freed() -> None:
         assert failed.is_set()
         until(lambda: running.chat("a", max_tokens=1).status_code == 200, "served again")
         assert running.pids()["gateway-0"] != dead
+
+
+def test_the_example_subscriber_prints_the_decisions() -> None:
+    with daemon(config()) as running:
+        example = subprocess.Popen(
+            [sys.executable, str(ROOT / "examples/subscribe.py"), str(running.runtime.events)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert example.stdout is not None
+            with watched(running) as watch:
+                until(lambda: running.chat("a", max_tokens=1).status_code == 200, "an answer")
+                watch.wait_for("complete")
+                running.chat("a", max_tokens=1)
+            verbs = [example.stdout.readline().split()[1] for _ in range(4)]
+            assert set(verbs) <= {"enqueue", "mode", "load", "loaded", "dispatch", "complete"}
+        finally:
+            example.kill()
+            example.wait()
+            assert example.stdout is not None
+            example.stdout.close()
+
+
+def test_every_verb_is_in_the_catalogue() -> None:
+    page = (ROOT / "docs/events.md").read_text()
+    assert not [verb for verb in Verb if f"| `{verb}` |" not in page]

@@ -71,7 +71,7 @@ async def metrics(gateway: Gateway, answer: Answer) -> None:
             "GET", gateway.metrics_address, "/metrics", timeout_s=METRICS_TIMEOUT_S
         ) as response:
             body = await response.read()
-            content_type = response.headers.get("Content-Type", "text/plain")
+            content_type = response.headers.get("content-type", "text/plain")
             status = response.status
     except UPSTREAM_ERRORS:
         raise ApiError(

@@ -95,7 +95,6 @@ class Gateway:
 
     async def close(self) -> None:
         await self._slots.close()
-        await self.upstream.close()
 
 
 _AWAY = ApiError(

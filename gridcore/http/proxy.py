@@ -8,8 +8,6 @@ scheduler decides what becomes of it; after that it is BROKEN.
 from collections.abc import Awaitable
 from typing import Protocol
 
-import aiohttp
-
 from gridcore.core.events import JobKind, StepOutcome
 from gridcore.http.ask import Ask
 from gridcore.http.assemble import Assembler
@@ -27,7 +25,7 @@ from gridcore.http.sse import (
     payload_of,
     token_counts,
 )
-from gridcore.http.upstream import UPSTREAM_ERRORS, Upstream
+from gridcore.http.upstream import UPSTREAM_ERRORS, Response, Upstream
 
 PATHS = {
     JobKind.CHAT: "/v1/chat/completions",
@@ -65,7 +63,7 @@ async def run_generation(step: Step, upstream: Upstream, ask: Ask, sink: Sink) -
                 return await _error_answer(response)
             sink.begin()
             splitter = EventSplitter()
-            async for chunk in response.content.iter_any():
+            async for chunk in response.chunks():
                 for event in splitter.feed(chunk):
                     sink.add(event)
                 full = sink.room()
@@ -222,10 +220,10 @@ class WholeSink:
         )
 
 
-async def _error_answer(response: aiohttp.ClientResponse) -> StepResult:
+async def _error_answer(response: Response) -> StepResult:
     """Read an answer that is an error; a runtime that is not ready has not answered at all."""
     body = b""
-    async for piece in response.content.iter_any():
+    async for piece in response.chunks():
         body += piece
         if len(body) > _ERROR_BYTES_MAX:
             break

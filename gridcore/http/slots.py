@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gridcore.core.settings import Settings
 from gridcore.http.jobs import Scheduler
-from gridcore.http.upstream import UPSTREAM_ERRORS, Upstream
+from gridcore.http.upstream import UPSTREAM_ERRORS, Upstream, UpstreamError
 from gridcore.ids import LoadId
 from gridcore.ipc.messages import ReadSlots, SlotsReading
 
@@ -69,7 +69,8 @@ class SlotReader:
             if response.status in (404, 501):
                 # Not to be read here: the closed connection is all there is to go by.
                 return tuple(range(self._slots_max))
-            response.raise_for_status()
+            if response.status != 200:
+                raise UpstreamError(f"/slots answers {response.status}")
             slots = _SLOTS.decode(await response.read())
         return tuple(slot.id for slot in slots if not slot.is_processing)
 

@@ -87,6 +87,8 @@ class _Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
         self._waiting: deque[Request] = deque()
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._writable = asyncio.Event()
         self._writable.set()
         self.keep_alive = True
@@ -157,7 +159,19 @@ class _Connection(asyncio.Protocol):
     # --- answering -----------------------------------------------------------------------
 
     def put(self, data: bytes) -> None:
-        if self._transport is not None:
+        """Write with whatever else is written before the loop turns: one system call for all."""
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= WRITE_BUFFER_BYTES:
+            self._flush()
+        elif len(self._unsent) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        data = b"".join(self._unsent)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if data and self._transport is not None:
             self._transport.write(data)
 
     async def write(self, data: bytes) -> None:
@@ -167,6 +181,7 @@ class _Connection(asyncio.Protocol):
             raise asyncio.CancelledError  # the client is gone
 
     def abort(self) -> None:
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 

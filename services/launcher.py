@@ -26,6 +26,7 @@ from gridcore.instance import Instance, write_instance
 from gridcore.ipc.endpoints import remove_stale_sockets
 from gridcore.logs import setup_logging
 from gridcore.paths import StatePaths, default_state_dir, make_private_dir, runtime_dir_for
+from gridcore.runtime import dry_run
 from gridcore.units import NS_PER_S
 
 ROSTER = "group.json"
@@ -68,6 +69,7 @@ def _run(
             state_dir=state_dir,
             runtime_dir=runtime_dir,
             listen=address_of(listener),
+            dry_run=dry_run.ask,
         )
         remove_stale_sockets(instance.runtime)
         for directory in (instance.runtime.runtimes, instance.runtime.simulation):

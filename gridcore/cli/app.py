@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gridcore import __version__
-from gridcore.cli import check, events, fit, models, run, serve, status
+from gridcore.cli import bench, check, events, fit, models, profiles, run, serve, status
 from gridcore.errors import ConfigError, GridcoreError
 
 _USAGE_EXIT = 2  # of the option parser; not one of ours
@@ -30,6 +30,8 @@ app.command("run")(run.run)
 app.command("check")(check.check)
 app.command("models")(models.models)
 app.command("fit")(fit.fit)
+app.command("profiles")(profiles.profiles)
+app.command("bench")(bench.bench)
 app.command("status")(status.status)
 app.command("events")(events.events)
 

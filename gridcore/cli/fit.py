@@ -20,7 +20,7 @@ _PIPED_WIDTH = 160  # wide enough for every row; a pipe has no width of its own
 _CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
 
 
-def fit(
+def fit(  # noqa: PLR0917 - options of a command, each by its name
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file, or its first part.")],
     flags: Annotated[
         list[str] | None,
@@ -32,6 +32,12 @@ def fit(
     card: Annotated[
         int | None, typer.Option("--card", metavar="MB", min=1, help="Memory of the card.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask llama-server instead of the rules.")
+    ] = False,
+    llama_server: Annotated[
+        str, typer.Option("--llama-server", metavar="PROGRAM", help="Which one to ask.")
+    ] = "llama-server",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what a model takes, and whether and how it fits a card."""
@@ -39,7 +45,9 @@ def fit(
 
     question = _question(file, flags or [], backend)
     found = question.estimate()
-    answer = fit_card(question, card * MB) if card is not None else None
+    if dry_run or not found.is_known:
+        found = _asked(question, found, llama_server, must=dry_run)
+    answer = fit_card(question, card * MB, found) if card is not None else None
     if json:
         typer.echo(_json(found, answer))
     else:
@@ -59,6 +67,26 @@ def _question(file: Path, args: list[str], backend: Backend) -> "Question":
         mmproj=_companion(flags.mmproj, "--mmproj"),
         draft=_companion(flags.draft_model, "--spec-draft-model"),
     )
+
+
+def _asked(question: "Question", found: "Estimate", llama_server: str, *, must: bool) -> "Estimate":
+    """What the user's own llama-server says; the rules' answer if it is not asked for."""
+    import msgspec  # noqa: PLC0415
+
+    from gridcore.gguf.breakdown import with_breakdown  # noqa: PLC0415
+    from gridcore.runtime import dry_run  # noqa: PLC0415
+
+    args = list(question.args)
+    if question.backend is Backend.CPU:
+        args += ["-ngl", "0"]
+    try:
+        rows = dry_run.ask(llama_server, question.header.path, args, {})
+    except dry_run.DryRunError as error:
+        if must:
+            raise
+        note = f"llama-server was not asked instead: {error}"
+        return msgspec.structs.replace(found, notes=(*found.notes, note))
+    return with_breakdown(found, rows)
 
 
 def _companion(path: str | None, flag: str) -> "Header | None":
@@ -116,7 +144,8 @@ def _print(question: "Question", found: "Estimate", answer: "Fit | None") -> Non
     title = name if isinstance(name, str) else Path(question.header.path).name
     console.print(
         f"{title}: {question.header.architecture}, context {found.n_ctx}, "
-        f"{found.n_slots} slots, backend {question.backend}",
+        f"{found.n_slots} slots, backend {question.backend}"
+        + (", by a dry run of llama-server" if found.source == "dry-run" else ""),
         markup=False,
     )
     rows = [[part.what, part.where, format_mb(part.bytes), part.rule] for part in found.parts]

@@ -4,16 +4,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridcore.cli.options import ConfigOption
+from gridcore.cli.options import ConfigOption, StateDirOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gridcore.cli.survey import Survey, SurveyedModel
+    from gridcore.cli.survey import Survey
 
 
 def models(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="With --explain: only this one.")
+    ] = None,
     config: ConfigOption = None,
+    state_dir: StateDirOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show where each footprint comes from.")
     ] = False,
@@ -22,13 +26,24 @@ def models(
     from gridcore.cli.survey import survey  # noqa: PLC0415
     from gridcore.paths import default_config_path  # noqa: PLC0415
 
-    found = survey(config if config is not None else default_config_path())
-    for line in explanation(found) if explain else listing(found):
+    if model is not None and not explain:
+        raise typer.BadParameter("a model is named with --explain")
+    found = survey(config if config is not None else default_config_path(), state_dir)
+    if model is not None and model not in found.configured:
+        known = ", ".join(sorted(found.configured)) or "none"
+        raise typer.BadParameter(f"there is no model {model}; the config has {known}")
+    for line in _explanation(found, model) if explain else listing(found):
         typer.echo(line)
     for problem in found.problems:
         typer.echo(f"✗ {problem}", err=True)
     if found.problems:
         raise typer.Exit(1)
+
+
+def _explanation(found: "Survey", only: str | None) -> "Iterator[str]":
+    from gridcore.cli.explain import explanation  # noqa: PLC0415 - reads more than a listing
+
+    return explanation(found, only)
 
 
 def listing(found: "Survey") -> "Iterator[str]":
@@ -55,26 +70,3 @@ def listing(found: "Survey") -> "Iterator[str]":
     for name, variants in found.families.items():
         yield f"family {name}: {', '.join(variants)}"
     yield f"budget {format_mb(found.budget_bytes)} on {found.card.name}"
-
-
-def explanation(found: "Survey") -> "Iterator[str]":
-    from gridcore.units import format_mb  # noqa: PLC0415
-
-    for model in found.models:
-        source = model.footprint.source
-        yield f"{model.model_id}: {format_mb(model.footprint.total_bytes)}, {source}"
-        yield from (f"  {line}" for line in _parts(model))
-        yield from (f"  note: {note}" for note in model.footprint.notes)
-    yield f"budget {format_mb(found.budget_bytes)} on {found.card.name}"
-
-
-def _parts(model: "SurveyedModel") -> list[str]:
-    """What takes memory where, by which rule."""
-    from gridcore.cli.table import table  # noqa: PLC0415
-    from gridcore.units import format_mb  # noqa: PLC0415
-
-    estimate = model.footprint.estimate
-    if estimate is None:
-        return []
-    rows = [[part.what, part.where, format_mb(part.bytes), part.rule] for part in estimate.parts]
-    return table(["PART", "WHERE", "SIZE", "RULE"], rows)

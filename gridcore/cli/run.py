@@ -76,6 +76,7 @@ def ensure_instance(config: Path | None, state_dir: Path | None) -> Path:
         make_private_dir,
         runtime_dir_for,
     )
+    from gridcore.runtime import dry_run  # noqa: PLC0415
 
     config_path = config if config is not None else default_config_path()
     directory = make_private_dir(runtime_dir_for(state_dir))
@@ -90,6 +91,7 @@ def ensure_instance(config: Path | None, state_dir: Path | None) -> Path:
                     config_path=config_path,
                     state_dir=state_dir,
                     runtime_dir=directory,
+                    dry_run=dry_run.ask,
                 )
                 for needed in (written.state.directory, paths.runtimes, paths.simulation):
                     needed.mkdir(mode=0o700, parents=True, exist_ok=True)

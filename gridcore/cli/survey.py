@@ -15,6 +15,8 @@ from gridcore.config.schema import RuntimeKind
 from gridcore.core.settings import CardSettings
 from gridcore.devices import open_device
 from gridcore.errors import ConfigError, GridcoreError
+from gridcore.instance import Instance
+from gridcore.runtime import dry_run
 from gridcore.runtime.argv import batch_tokens
 from gridcore.units import format_mb
 
@@ -42,17 +44,20 @@ class Survey(Struct, frozen=True, kw_only=True):
     families: dict[str, tuple[str, ...]]
     problems: list[str]
     notes: list[str]
+    configured: frozenset[str]
+    """All names, also of models that cannot be run."""
+    instance: Instance
 
 
-def survey(path: Path) -> Survey:
+def survey(path: Path, state_dir: Path | None = None) -> Survey:
     """Look at everything a config names.
 
     Raises:
         ConfigError: the file itself is wrong; later problems are in the survey.
     """
     config = load_config(path)
-    found = examine(config)
-    instance = assemble(found, config_path=path)
+    found = examine(config, dry_run.ask)
+    instance = assemble(found, config_path=path, state_dir=state_dir)
     card = found.card
     problems = list(found.problems)
     total_bytes = budget_bytes = 0
@@ -79,6 +84,8 @@ def survey(path: Path) -> Survey:
             for family in instance.settings.families
         },
         problems=_located(path, problems),
+        configured=frozenset(config.models),
+        instance=instance,
         notes=[note for model_id in found.models for note in _notes(found, model_id)],
     )
 

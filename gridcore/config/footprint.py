@@ -3,16 +3,20 @@
 The estimate reads the same arguments that the launch will use (``runtime/argv.py``).
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gridcore.config.schema import Config, ModelConfig, RuntimeKind
+from gridcore.config.schema import Config, RuntimeKind
+from gridcore.errors import GridcoreError
 from gridcore.runtime.argv import resolved_args
 from gridcore.units import GB, MB, NS_PER_S
 
 if TYPE_CHECKING:
+    from gridcore.gguf.breakdown import Row
     from gridcore.gguf.estimate import Estimate
+    from gridcore.gguf.fit import Question
 
 DISK_BYTES_PER_S = 1 * GB
 """A guess for the first load: a slow SSD reads half of this, the page cache ten times as much."""
@@ -42,10 +46,24 @@ def has_unified_memory(device: str) -> bool:
     return device in ("cpu", "apple")
 
 
+DryRun = Callable[[str, str, Sequence[str], Mapping[str, str]], "tuple[Row, ...]"]
+"""Asks a llama-server (binary, model file, arguments, variables) for its own breakdown."""
+
+
 def footprint(
-    config: Config, model_id: str, *, kind: RuntimeKind, device: str, llama_server: str | None
+    config: Config,
+    model_id: str,
+    *,
+    kind: RuntimeKind,
+    device: str,
+    llama_server: str | None,
+    dry_run: DryRun | None = None,
 ) -> Footprint:
     """Estimate one model as it will be launched.
+
+    Args:
+        dry_run: asked about architectures that the rules do not know, if there is a
+            llama-server.
 
     Raises:
         GridcoreError: a file is missing or no GGUF, or an argument is wrong; the text says which.
@@ -58,42 +76,69 @@ def footprint(
             source="simulated" if model.footprint_mb is None else "footprint_mb",
             load_ns=model.simulated.load_time_ns,
         )
-    args = resolved_args(config, model_id, device=device, llama_server=llama_server)
-    return _from_files(config, model, args, kind=kind, device=device)
-
-
-def _from_files(
-    config: Config, model: ModelConfig, args: list[str], *, kind: RuntimeKind, device: str
-) -> Footprint:
-    # Not needed for simulated models, and the slowest imports of a start.
-    from gridcore.gguf.flags import parse_flags  # noqa: PLC0415
-    from gridcore.gguf.header import read_header  # noqa: PLC0415
-
-    assert model.path is not None
-    header = read_header(model.path)
-    header.require_data()
-    projector = read_header(model.mmproj) if model.mmproj is not None else None
-    file_bytes = header.file_bytes + (projector.file_bytes if projector else 0)
-    load_ns = file_bytes * NS_PER_S // DISK_BYTES_PER_S + START_NS
-    env = dict(model.env)
-    if kind is RuntimeKind.LLAMACPP:
-        env = {**config.runtimes.llamacpp.env, **env}
-    draft_path = parse_flags(args, env).draft_model
-    draft = read_header(draft_path) if draft_path is not None else None
+    asked = question(config, model_id, kind=kind, device=device, llama_server=llama_server)
+    load_ns = asked.file_bytes * NS_PER_S // DISK_BYTES_PER_S + START_NS
     if model.footprint_mb is not None:
         return Footprint(
             total_bytes=model.footprint_mb * MB, source="footprint_mb", load_ns=load_ns
         )
-    from gridcore.gguf.estimate import Backend, estimate  # noqa: PLC0415
+    found, source = asked.estimate(), "estimated from the file"
+    notes: tuple[str, ...] = ()
+    if not found.is_known and dry_run is not None and kind is RuntimeKind.LLAMACPP:
+        assert llama_server is not None
+        try:
+            rows = dry_run(llama_server, asked.header.path, asked.args, asked.env)
+        except GridcoreError as error:
+            notes = (f"llama-server could not be asked instead: {error}",)
+        else:
+            from gridcore.gguf.breakdown import with_breakdown  # noqa: PLC0415
 
-    on_host = kind is RuntimeKind.EMBEDDED or device in ("cpu", "simulation")
-    backend = Backend.CPU if on_host else Backend(_BACKEND_BY_DEVICE[device.partition(":")[0]])
-    found = estimate(header, args, env=env, mmproj=projector, draft=draft, backend=backend)
-    on_card = device.startswith(_DISCRETE)
+            found, source = with_breakdown(found, rows), "llama-server's own dry run"
     return Footprint(
-        total_bytes=found.device.total_bytes if on_card else found.unified_total_bytes,
-        source="estimated from the file",
+        total_bytes=reserved_bytes(found, device),
+        source=source,
         load_ns=load_ns,
         estimate=found,
-        notes=found.notes,
+        notes=(*found.notes, *notes),
+    )
+
+
+def reserved_bytes(found: "Estimate", device: str) -> int:
+    """Return what of an estimate comes out of this device's memory."""
+    on_card = device.startswith(_DISCRETE)
+    return found.device.total_bytes if on_card else found.unified_total_bytes
+
+
+def question(
+    config: Config, model_id: str, *, kind: RuntimeKind, device: str, llama_server: str | None
+) -> "Question":
+    """Read a model's files and say with which arguments it will run.
+
+    Raises:
+        GridcoreError: see ``footprint``.
+    """
+    # Not needed for simulated models, and the slowest imports of a start.
+    from gridcore.gguf.estimate import Backend  # noqa: PLC0415
+    from gridcore.gguf.fit import Question  # noqa: PLC0415
+    from gridcore.gguf.flags import parse_flags  # noqa: PLC0415
+    from gridcore.gguf.header import read_header  # noqa: PLC0415
+
+    model = config.models[model_id]
+    assert model.path is not None
+    header = read_header(model.path)
+    header.require_data()
+    args = resolved_args(config, model_id, device=device, llama_server=llama_server)
+    env = dict(model.env)
+    if kind is RuntimeKind.LLAMACPP:
+        env = {**config.runtimes.llamacpp.env, **env}
+    draft_path = parse_flags(args, env).draft_model
+    on_host = kind is RuntimeKind.EMBEDDED or device in ("cpu", "simulation")
+    return Question(
+        header=header,
+        args=tuple(args),
+        env=env,
+        backend=Backend.CPU if on_host else Backend(_BACKEND_BY_DEVICE[device.partition(":")[0]]),
+        mmproj=read_header(model.mmproj) if model.mmproj is not None else None,
+        draft=read_header(draft_path) if draft_path is not None else None,
+        in_wheel=kind is RuntimeKind.EMBEDDED,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gridcore.config.footprint import Footprint, footprint, has_unified_memory
+from gridcore.config.footprint import DryRun, Footprint, footprint, has_unified_memory
 from gridcore.config.keys import KeyPath
 from gridcore.config.load import raise_located
 from gridcore.config.report import Problem
@@ -62,17 +62,19 @@ def resolve(
     runtime_dir: Path | None = None,
     listen: str | None = None,
     device_total_bytes: int | None = None,
+    dry_run: DryRun | None = None,
 ) -> Instance:
     """Work out an instance, or raise everything that stands against it.
 
     Args:
         listen: ``host:port`` as bound; None takes the config's.
         device_total_bytes: the card's memory; None asks the device.
+        dry_run: see ``footprint``.
 
     Raises:
         ConfigError: a file, a binary, a device or a setting cannot be used.
     """
-    found = examine(config)
+    found = examine(config, dry_run)
     instance = assemble(
         found,
         config_path=config_path,
@@ -107,7 +109,7 @@ def assemble(
     )
 
 
-def examine(config: Config) -> Resolution:
+def examine(config: Config, dry_run: DryRun | None = None) -> Resolution:
     """Answer ``auto``, look at the files, estimate; problems are collected, not raised."""
     problems: list[Problem] = []
     device = resolve_device(config)
@@ -119,7 +121,12 @@ def examine(config: Config) -> Resolution:
             continue
         try:
             estimated = footprint(
-                config, model_id, kind=kind, device=device, llama_server=llama_server
+                config,
+                model_id,
+                kind=kind,
+                device=device,
+                llama_server=llama_server,
+                dry_run=dry_run,
             )
         except GridcoreError as error:
             problems.append(Problem(_key_at_fault(config, model_id, error), str(error)))

@@ -75,8 +75,7 @@ def _dispatch_one_batch_step(state: State, card: Card) -> None:
     queues = [
         (queue.starved_since_ns, index, model, queue)
         for index, model in enumerate(state.waiting_models(card, Workload.BATCH))
-        if model.phase is Phase.READY
-        and model.suspect_until_ns is None
+        if model.phase is Phase.READY and model.suspect_until_ns is None
         for queue in state.sources(model, Workload.BATCH)
         if (job := queue.head()) is not None
         and job.width <= model.n_free_slots - (1 if state.is_hot(model) else 0)
@@ -213,8 +212,8 @@ def _wait_for_share(state: State, card: Card, due_ns: int | None) -> None:
     reason = Reason.SHARE_USED if card.granting else Reason.INTERACTIVE_ACTIVE
     for workload in LOWER:
         for model in state.waiting_models(card, workload):
-            if not model.is_resident:
-                continue
+            if model.phase is not Phase.READY:
+                continue  # one that leaves waits for the turn, not for its share
             when = "when it is idle" if due_ns is None else state.next_in(due_ns)
             if card.grant is not None:
                 when = "after the one that runs"

@@ -13,7 +13,6 @@ from gridcore.core.events import JobSubmitted
 from gridcore.core.keys import QueueKey
 from gridcore.ids import JobId, LeaseId, LoadId, ModelId, PeerId
 
-
 Place = tuple[int, int]
 """(arrival, order of hearing of it)."""
 

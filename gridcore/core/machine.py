@@ -212,7 +212,6 @@ class SchedulerCore:
     def _read_slots(self, card: Card) -> None:
         """Ask once in a while whether an aborted step has really ended."""
         state = self.state
-        gateways = sorted({job.gateway for job in state.jobs.values()} - state.suspects)
         for model in state.models_by_card[card.card_id]:
             if not model.is_resident or not model.n_cooling or model.load_id is None:
                 continue
@@ -224,7 +223,7 @@ class SchedulerCore:
             if state.now_ns < due_ns:
                 card.wake_at(due_ns)
                 continue
-            reader = gateways[0] if gateways else self._any_gateway()
+            reader = self._any_gateway()
             if reader is None:
                 continue
             model.slots_read_ns = state.now_ns

@@ -43,11 +43,12 @@ def plan_turn(state: State, card: Card) -> None:
     """Start, change, advance or end the card's turn."""
     wants = _wants(state, card)
     _refresh_turn(state, card, wants)
+    if state.draining:
+        _refuse_all(state, wants)
+        return
     if not state.supervisor_here:
         for want in wants:
             _defer(state, want, Why(Reason.SUPERVISOR_AWAY))
-        return
-    if state.draining:
         return
     if card.turn is not None and wants:
         _preempt(state, card, card.turn, wants[0])
@@ -56,6 +57,14 @@ def plan_turn(state: State, card: Card) -> None:
         _advance(state, card, card.turn)
     if card.turn is not None:
         _wait_for_own_turn(state, card, card.turn)
+
+
+def _refuse_all(state: State, wants: list[Want]) -> None:
+    """Nothing is loaded any more at shutdown: what would need it has come to its end."""
+    for want in wants:
+        for _, queue in _queues(state, want):
+            for job in list(queue):
+                state.refuse(job, Why(Reason.SHUTTING_DOWN))
 
 
 def _choose_turn(state: State, card: Card, wants: list[Want]) -> None:
@@ -171,6 +180,8 @@ def _preempt(state: State, card: Card, turn: Turn, best: Want) -> None:
         end_turn(state, card)
         return
     if loading.load_bumps >= LOAD_BUMPS_MAX or best.model.phase is not Phase.COLD:
+        return
+    if best.model.breaker.state(state.now_ns) is BreakerState.OPEN:
         return
     verdict = admission.judge(state, best.model, best.workload, best.arrived_ns, without=loading)
     if verdict.outcome is not Outcome.ADMIT:

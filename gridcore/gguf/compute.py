@@ -75,6 +75,7 @@ class _Graph:
         self.main = range(hparams.n_layer_main)
         self.rotation = rotation_bytes(hparams, flags)
         self.logits = _logits_bytes(hparams, flags, shape)
+        self.embeddings = _embedding_bytes(hparams, flags, shape)
         self.float_bytes = shape.ubatch_reserved * FLOAT_BYTES  # of one float a token
         self.host_attention = runs_attention_on_host(hparams, flags)
 
@@ -158,7 +159,7 @@ class _Graph:
             n_bytes = 0
         if has_output and owned:
             around = self.masks + self.indices + 2 * hparams.n_embd
-            n_bytes = max(n_bytes, self.logits + around * self.float_bytes)
+            n_bytes = max(n_bytes, self.logits + around * self.float_bytes + self.embeddings)
         if like_cuda:
             n_bytes = self.cuda_bytes(n_bytes, owned)
         return n_bytes
@@ -338,7 +339,8 @@ class _Graph:
                 floats = max(floats, width + surround + 4)
         n_bytes = floats * self.float_bytes + self.rotation
         if self.offload.output == HOST:
-            n_bytes = max(n_bytes, self.logits + (surround + 2 * embd) * self.float_bytes)
+            around = (surround + 2 * embd) * self.float_bytes
+            n_bytes = max(n_bytes, self.logits + around + self.embeddings)
         return n_bytes
 
 
@@ -382,10 +384,25 @@ def _logits_bytes(hparams: HyperParameters, flags: Flags, shape: CacheShape) -> 
     return rows * hparams.n_vocab * FLOAT_BYTES
 
 
+def _embedding_bytes(hparams: HyperParameters, flags: Flags, shape: CacheShape) -> int:
+    """A batch's embeddings and their pooling, which stay beside its logits.
+
+    Measured with b11434 on the CPU: three rows a token with any pooling, four without.
+    """
+    if not (hparams.has_memory and flags.wants_all_outputs):
+        return 0
+    rows = 4 if flags.pooling == "none" else 3
+    return shape.ubatch_reserved * (rows * hparams.n_embd + 8) * FLOAT_BYTES
+
+
 def _output_bytes(hparams: HyperParameters, flags: Flags, shape: CacheShape) -> int:
-    """llama-context.cpp output_reserve: logits a slot, in host memory and in no breakdown."""
-    rows = shape.n_slots
-    width = hparams.n_vocab
+    """llama-context.cpp output_reserve: logits a slot, in host memory and in no breakdown.
+
+    With embeddings every token of a batch is an output; the buffer grows to that with the first
+    such batch, though only the embeddings are read from it.
+    """
+    rows, width = shape.n_slots, hparams.n_vocab
     if flags.wants_all_outputs:
+        rows = max(rows, shape.batch)
         width += hparams.n_embd
     return rows * width * FLOAT_BYTES

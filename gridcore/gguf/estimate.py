@@ -13,7 +13,7 @@ import msgspec
 from gridcore.gguf.compute import ContextPlan, compute_bytes
 from gridcore.gguf.context import CacheShape, cache_shape, context_bytes
 from gridcore.gguf.flags import GPU_LAYERS_ALL, FlagError, Flags, SplitMode, parse_flags
-from gridcore.gguf.header import Header
+from gridcore.gguf.header import ArrayInfo, Header
 from gridcore.gguf.hparams import HyperParameters, hyper_parameters
 from gridcore.gguf.offload import HOST, place_layers, place_tensors
 from gridcore.gguf.weights import weight_bytes
@@ -45,23 +45,33 @@ _DEVICE_OVERHEAD_BYTES = {
     Backend.METAL: 64 * MB,
     Backend.CPU: 0,
 }
-# A llama-server beside its buffers: 14 MB of code, and per vocabulary entry candidates for
-# sampling and the token itself (measured: 2 MB for 49k entries, 19 MB for 262k).
+# A runtime beside its buffers, after its first full batch: what the process holds for itself
+# (thread pools, graphs, scratch of the operations), per vocabulary entry candidates for
+# sampling, and per token that the file lists its text and its place in the tokenizer's tables.
+# Measured on Linux with one to four slots and llama.cpp b11434: 21 MB for 49k entries, 51 MB for
+# 262k, 19 MB less for a file without a list. From the wheel in a Python process: 38 and 71 MB.
 _PROCESS_BYTES = 14 * MB
-_PROCESS_BYTES_PER_TOKEN = 64
+_WHEEL_PROCESS_BYTES = 32 * MB
+_SAMPLING_BYTES_PER_ENTRY = 64
+_TOKENIZER_BYTES_PER_TOKEN = 88
 # Backends whose allocator pads like ggml-cuda.cu and that take over host matrices.
 _LIKE_CUDA = frozenset({Backend.CUDA, Backend.HIP})
 # clip.cpp warms up with an image of its largest size: activations of a patch grid.
 MMPROJ_PATCHES_MAX = 4096
+NOT_COMPARED = "has not been compared with llama.cpp"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One row of the explanation: what takes memory, where, how much, by which rule."""
+    """One row of the explanation: what takes memory, where, how much, by which rule.
+
+    ``kind`` is the column of a breakdown that it belongs to.
+    """
 
     what: str
     where: str
     bytes: int
     rule: str
+    kind: str
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +97,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     device: Footprint
     host: Footprint
     per_device: tuple[Footprint, ...]
-    verified: bool
+    is_known: bool
+    """Was llama.cpp asked, or its accounting of this architecture compared with the rules?"""
+    is_complete: bool
+    """Is everything counted that belongs to it, and nothing by a worst case?"""
     source: str
     notes: tuple[str, ...]
     parts: tuple[Part, ...]
     n_ctx: int
     n_slots: int
     host_growth_bytes: int
+
+    @property
+    def verified(self) -> bool:
+        return self.is_known and self.is_complete
 
     @property
     def unified_total_bytes(self) -> int:
@@ -109,8 +126,12 @@ def estimate(
     mmproj: Header | None = None,
     draft: Header | None = None,
     backend: Backend = Backend.PLAIN,
+    in_wheel: bool = False,
 ) -> Estimate:
     """Estimate what llama-server takes for this model with these arguments.
+
+    Args:
+        in_wheel: it runs inside a Python process, from the xllamacpp wheel.
 
     Raises:
         FlagError: an argument that llama-server would refuse.
@@ -136,14 +157,16 @@ def estimate(
             "context, kernels and pools of the backend; replaced by a measurement",
         )
     if backend is not Backend.PLAIN:
-        n_bytes = _PROCESS_BYTES + _PROCESS_BYTES_PER_TOKEN * hparams.n_vocab
-        tally.add("process", HOST, "overhead", n_bytes, "llama-server beside its buffers")
+        what = "Python and the wheel" if in_wheel else "llama-server"
+        rule = f"{what} beside its buffers; grows with the vocabulary"
+        tally.add("process", HOST, "overhead", _process_bytes(header, hparams, in_wheel), rule)
     devices = range(n_devices)
     return Estimate(
         device=tally.footprint(devices),
         host=tally.footprint((HOST,)),
         per_device=tuple(tally.footprint((device,)) for device in devices),
-        verified=hparams.is_known and mmproj is None and not flags.lora,
+        is_known=hparams.is_known,
+        is_complete=mmproj is None and not flags.lora,
         source="rules",
         notes=(
             *_model_notes(header, hparams, shape),
@@ -157,6 +180,14 @@ def estimate(
         host_growth_bytes=max(0, flags.cache_ram_mb) * MB
         + max(0, flags.checkpoints) * tally.checkpoint_bytes,
     )
+
+
+def _process_bytes(header: Header, hparams: HyperParameters, in_wheel: bool) -> int:
+    listed = header.metadata.get("tokenizer.ggml.tokens")
+    n_tokens = listed.length if isinstance(listed, ArrayInfo) else 0
+    n_bytes = _WHEEL_PROCESS_BYTES if in_wheel else _PROCESS_BYTES
+    n_bytes += _SAMPLING_BYTES_PER_ENTRY * hparams.n_vocab
+    return n_bytes + _TOKENIZER_BYTES_PER_TOKEN * n_tokens
 
 
 def _add_context(
@@ -197,13 +228,10 @@ def _add_context(
     for device, n_bytes in enumerate(compute.devices):
         tally.add(prefix + "compute buffer", device, "compute", n_bytes, rule)
     tally.add(prefix + "compute buffer", HOST, "compute", compute.host, rule)
-    tally.add(
-        prefix + "output buffer",
-        HOST,
-        "overhead",
-        compute.output,
-        f"{shape.n_slots} x vocabulary x 4, in no breakdown",
-    )
+    rule = f"{shape.n_slots} x vocabulary x 4, in no breakdown"
+    if flags.wants_all_outputs:
+        rule = f"vocabulary x 4 for each of {shape.batch} tokens, taken by the first full batch"
+    tally.add(prefix + "output buffer", HOST, "overhead", compute.output, rule)
 
 
 def _add_mtp(
@@ -306,7 +334,7 @@ class _Tally:
         if place != HOST:
             place = min(place, max(0, self.n_devices - 1))
             where = "device" if self.n_devices <= 1 else f"device {place}"
-        self.parts.append(Part(what, where, n_bytes, rule))
+        self.parts.append(Part(what, where, n_bytes, rule, kind))
         self.sums[place, kind] = self.sums.get((place, kind), 0) + n_bytes
 
     def footprint(self, places: Sequence[int]) -> Footprint:
@@ -325,7 +353,7 @@ def _model_notes(header: Header, hparams: HyperParameters, shape: CacheShape) ->
     notes: list[str] = []
     if not hparams.is_known:
         notes.append(
-            f"the architecture {hparams.architecture!r} has not been compared with llama.cpp: "
+            f"the architecture {hparams.architecture!r} {NOT_COMPARED}: "
             "weights are exact, the context is an upper bound"
         )
     if header.missing_bytes:

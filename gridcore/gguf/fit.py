@@ -52,14 +52,22 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend
     mmproj: Header | None = None
     draft: Header | None = None
+    env: dict[str, str] = {}
+    in_wheel: bool = False
+
+    @property
+    def file_bytes(self) -> int:
+        return self.header.file_bytes + (self.mmproj.file_bytes if self.mmproj is not None else 0)
 
     def estimate(self, *more: str) -> Estimate:
         return estimate(
             self.header,
             [*self.args, *more],
+            env=self.env,
             mmproj=self.mmproj,
             draft=self.draft,
             backend=self.backend,
+            in_wheel=self.in_wheel,
         )
 
     def largest_context(self, card_bytes: int, *more: str) -> int | None:
@@ -67,6 +75,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             self.header,
             [*self.args, *more],
             card_bytes,
+            env=self.env,
             mmproj=self.mmproj,
             draft=self.draft,
             backend=self.backend,
@@ -74,9 +83,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def fit_card(question: Question, card_bytes: int) -> Fit:
-    """Judge one card and look for flags that would help."""
-    needed = needed_bytes(question.estimate(), question.backend)
+def fit_card(question: Question, card_bytes: int, found: Estimate | None = None) -> Fit:
+    """Judge one card and look for flags that would help.
+
+    Args:
+        found: an answer that is better than the rules', if there is one; what other flags
+            would change is told by the rules all the same.
+    """
+    needed = needed_bytes(found or question.estimate(), question.backend)
     largest = question.largest_context(card_bytes)
     suggestions = () if needed <= card_bytes else _suggestions(question, card_bytes, largest)
     return Fit(

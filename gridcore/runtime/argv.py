@@ -248,6 +248,40 @@ def refused_args(args: Sequence[str]) -> list[str]:
     return problems
 
 
+_NOT_OF_MEMORY = frozenset(
+    (
+        *("--temp", "--temperature", "--top-k", "--top-p", "--min-p", "--repeat-penalty"),
+        *("-s", "--seed", "--chat-template", "--chat-template-file", "--sse-ping-interval"),
+        *("-n", "--predict", "--n-predict", "--reasoning-format", "--reasoning-budget"),
+    )
+)
+"""Options with a value that changes answers, not memory."""
+
+
+def memory_args(args: Sequence[str]) -> list[str]:
+    """Drop what is known not to decide about memory; a measurement outlives a new temperature."""
+    kept: list[str] = []
+    words = iter(args)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in _NOT_OF_MEMORY:
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return kept
+
+
+def gpu_layers(args: Sequence[str]) -> int | None:
+    """Return how many layers the arguments put on the device; None is all of them."""
+    found: int | None = None
+    for word, after in zip(args, [*args[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in ("-ngl", "--gpu-layers", "--n-gpu-layers"):
+            text = value if equals else after
+            found = int(text) if text.isdigit() else None
+    return found
+
+
 def has_pooling(args: Sequence[str]) -> bool:
     """Do the arguments name a pooling of their own?"""
     return any(word.partition("=")[0] in ("--pooling", "--rerank", "--reranking") for word in args)

@@ -25,6 +25,8 @@ class Reply(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     ok: bool
     detail: str = ""
+    refused: bool = False
+    """It answered, with an error."""
 
 
 async def is_healthy(address: str) -> bool:
@@ -37,9 +39,20 @@ async def is_healthy(address: str) -> bool:
     return reply.status == 200
 
 
-async def probe(address: str, capabilities: tuple[Capability, ...]) -> Verdict:
-    """Let the model compute once; the caller bounds the time."""
-    path, body = probe_request(capabilities)
+async def probe(address: str, capabilities: tuple[Capability, ...], n_tokens: int = 1) -> Verdict:
+    """Let the model compute once, on a prompt of about so many tokens.
+
+    The caller bounds the time. A prompt of a full batch makes it take the memory it will need.
+    """
+    path, body = probe_request(capabilities, n_tokens)
+    verdict = await _ask(address, path, body)
+    if verdict.refused and n_tokens > 1:
+        # A vocabulary that cuts the text into many more tokens; the load is not to fail for it.
+        verdict = await _ask(address, *probe_request(capabilities))
+    return verdict
+
+
+async def _ask(address: str, path: str, body: dict[str, object]) -> Verdict:
     try:
         reply = await request(address, "POST", path, json.dumps(body).encode())
     except EOFError:
@@ -48,17 +61,21 @@ async def probe(address: str, capabilities: tuple[Capability, ...]) -> Verdict:
         return Verdict(ok=False, detail=f"{path}: {error}")
     if reply.status == 200:
         return Verdict(ok=True)
-    return Verdict(ok=False, detail=f"{path} answered {reply.status}: {_message(reply.body)}")
+    detail = f"{path} answered {reply.status}: {_message(reply.body)}"
+    return Verdict(ok=False, detail=detail, refused=True)
 
 
-def probe_request(capabilities: tuple[Capability, ...]) -> tuple[str, dict[str, object]]:
+def probe_request(
+    capabilities: tuple[Capability, ...], n_tokens: int = 1
+) -> tuple[str, dict[str, object]]:
     """Return path and body of the cheapest request that exercises the model."""
+    text = "hello" + " the" * (n_tokens - 1)  # one token each in every usual vocabulary
     if Capability.RERANK in capabilities:
-        return "/v1/rerank", {"query": "a", "documents": ["b"]}
+        return "/v1/rerank", {"query": "a", "documents": [text]}
     if Capability.EMBEDDING in capabilities:
-        return "/v1/embeddings", {"input": "hello"}
+        return "/v1/embeddings", {"input": text}
     # Plain completion: a chat template that fails is the request's problem, not the load's.
-    return "/v1/completions", {"prompt": "Hello", "max_tokens": 1, "cache_prompt": False}
+    return "/v1/completions", {"prompt": text, "max_tokens": 1, "cache_prompt": False}
 
 
 async def request(address: str, method: str, path: str, body: bytes = b"") -> Reply:

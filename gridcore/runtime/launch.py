@@ -4,6 +4,7 @@ It reads files (a model's header, a binary's help), never decides and never spaw
 """
 
 import asyncio
+import hashlib
 import os
 import shutil
 import socket
@@ -22,18 +23,27 @@ from gridcore.runtime.argv import (
     adapt_to_build,
     batch_tokens,
     child_env,
+    gpu_layers,
     has_pooling,
     launch_argv,
+    memory_args,
     resolved_args,
     runtime_kind,
+    slot_context_tokens,
 )
 from gridcore.runtime.lifecycle import Limits
 from gridcore.runtime.process import output_of, own_command
-from gridcore.store.profiles import file_identity, profile_key
+from gridcore.store.profiles import Conditions, file_identity
 from gridcore.units import MB, NS_PER_S
 
 HELP_TIMEOUT_S = 10.0
 """A CUDA build loads its libraries before it answers."""
+SPECIAL = 8
+"""Tokens that a model puts around a text, or between a query and a document."""
+CPU_SPEED = 2e10
+GPU_SPEED = 5e12
+"""Prompt tokens a second times bytes of the file, cautiously: two cores with AVX2 were seen at
+5e10 (135 million parameters, 500 tokens/s); mid-range cards are reported at twice this."""
 
 
 class LaunchError(GridcoreError):
@@ -85,17 +95,50 @@ class Launches:
         # A model id may hold a slash; two ids never share a file.
         return self._instance.state.logs / f"{quote(model_id, safe=':@+')}.log"
 
-    def profile_key(self, model_id: ModelId) -> str:
-        """Name the measurement that holds for this model as it is configured now."""
+    def conditions(self, model_id: ModelId) -> Conditions:
+        """Name what a measurement of this model, as it is configured now, depends on."""
         model, kind = self.model(model_id), self.kind(model_id)
         if kind is RuntimeKind.SIMULATED:
             assert model.simulated is not None
-            return profile_key("simulated", self._card_id, model_id, [str(model.simulated.vram_mb)])
-        files = f"{file_identity(model.path)}+{file_identity(model.mmproj)}"
+            return Conditions(
+                build="simulated",
+                card=self._card_id,
+                file=model_id,
+                args=(f"vram_mb={model.simulated.vram_mb}",),
+            )
+        files = [file_identity(path) for path in (model.path, model.mmproj) if path is not None]
         settings = [f"{name}={value}" for name, value in sorted(self._user_env(model_id).items())]
-        return profile_key(
-            self._build(kind), self._card_id, files, [*self._args(model_id), *settings]
+        return Conditions(
+            build=self._build(kind),
+            card=self._card_id,
+            file="+".join(files),
+            args=(*memory_args(self._args(model_id)), *settings),
         )
+
+    def gpu_layers(self, model_id: ModelId) -> int | None:
+        """Return how many layers are configured to be on the device; None is all."""
+        return gpu_layers(self._args(model_id))
+
+    def probe_tokens(self, model_id: ModelId, prompt_per_s: float | None) -> int:
+        """Return how long the first prompt may be: a full batch, if that takes under a second.
+
+        A longer one would hold the model back; what it takes then is seen while it serves.
+
+        Args:
+            prompt_per_s: the prompt speed, if it has been measured.
+        """
+        model, kind = self.model(model_id), self.kind(model_id)
+        if kind is RuntimeKind.SIMULATED or model.path is None:
+            return 1
+        on_cpu = kind is RuntimeKind.EMBEDDED or self._instance.device == "cpu"
+        n_tokens = min(batch_tokens(model, on_cpu=on_cpu), slot_context_tokens(model)) - SPECIAL
+        if prompt_per_s is None:
+            try:
+                file_bytes = Path(model.path).stat().st_size
+            except OSError:
+                return 1
+            prompt_per_s = (CPU_SPEED if on_cpu else GPU_SPEED) / max(1, file_bytes)
+        return max(1, n_tokens) if n_tokens < prompt_per_s else 1
 
     async def prepare(self, load_id: LoadId, model_id: ModelId) -> Launch:
         """Work out one attempt, and write the spec file if its runtime takes one.
@@ -239,7 +282,8 @@ class Launches:
         real = Path(binary).resolve()
         libraries = [p for p in real.parent.glob("lib*") if "ggml" in p.name or "llama" in p.name]
         parts = [real, *sorted(libraries)]
-        return "|".join(file_identity(str(part)) for part in parts)
+        identity = "|".join(file_identity(str(part)) for part in parts)
+        return f"{real} {hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
     async def _help_of(self, binary: str, env: dict[str, str]) -> str:
         key = file_identity(binary)

@@ -11,6 +11,8 @@ from collections import deque
 from pathlib import Path
 
 from gridcore.runtime.lifecycle import Sign
+from gridcore.runtime.memory_log import TELLING as OF_MEMORY
+from gridcore.runtime.memory_log import MemoryLog
 
 READ_BYTES_MAX = 8 << 20
 """Per look; a runtime that writes faster than this loses lines here, not in its file."""
@@ -84,6 +86,7 @@ class LogTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.position = _size(path)
+        self.memory = MemoryLog()
         self._partial = b""
         self._recent: deque[str] = deque(maxlen=_KEPT)
 
@@ -121,6 +124,10 @@ class LogTail:
             if raw.strip():
                 self._recent.append(_text(raw))
         # Megabytes of other lines cost a few passes over bytes, not an expression per line.
+        if any(word in data for word in OF_MEMORY):
+            for raw in lines:
+                if any(word in raw for word in OF_MEMORY):
+                    self.memory.take(_text(raw))
         if not any(word in data for word in _TELLING):
             return
         for raw in lines:

@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ OOM_SCORE = "500"
 """Half of the scale above us, whatever our own is; raising it needs no privilege."""
 EXIT_POLL_S = 0.1
 """Only where the system has no pidfd."""
+LINES_KEPT = 20
+LINE_BYTES_MAX = 1 << 20
 
 
 class SpawnError(GridcoreError):
@@ -178,3 +182,52 @@ async def stop_group(pid: int, ticks: int | None, timeout_s: float) -> None:
                 while identity.is_alive(pid, ticks):
                     await asyncio.sleep(0.02)
             return
+
+
+def first_line_of(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeout_s: float,
+    is_wanted: Callable[[bytes], bool],
+) -> tuple[bytes, list[str]]:
+    """Run a command until it prints a line that is wanted, then end it and what it started.
+
+    Returns:
+        The line, or nothing if the command ended or the time was over; and the last lines.
+
+    Raises:
+        SpawnError: the program could not be started.
+    """
+    try:
+        child = subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SpawnError(f"{argv[0]} cannot be started: {error.strerror}") from error
+    assert child.stdout is not None
+
+    def end() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # not reaped yet: the number is still its own
+
+    timer = threading.Timer(timeout_s, end)
+    timer.start()
+    last: deque[str] = deque(maxlen=LINES_KEPT)
+    try:
+        while line := child.stdout.readline(LINE_BYTES_MAX):
+            if is_wanted(line):
+                return line, list(last)
+            if line.strip():
+                last.append(line.decode("utf-8", "replace").strip())
+        return b"", list(last)
+    finally:
+        end()
+        timer.cancel()
+        timer.join()  # before the number can become another's
+        child.stdout.close()
+        child.wait()

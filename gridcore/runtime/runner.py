@@ -40,6 +40,7 @@ from gridcore.runtime.lifecycle import (
     Tick,
 )
 from gridcore.runtime.logtail import LogTail
+from gridcore.runtime.memory_log import MemoryLog
 from gridcore.runtime.process import RuntimeProcess
 from gridcore.units import NS_PER_S
 
@@ -62,6 +63,7 @@ class Runner:
         capabilities: tuple[Capability, ...],
         limits: Limits,
         tail: LogTail,
+        probe_tokens: int,
         spawn: Callable[["Runner"], Awaitable[RuntimeProcess]],
         report: Callable[["Runner", Report], None],
     ) -> None:
@@ -73,8 +75,11 @@ class Runner:
         self.free_bytes_before: int | None = None
         self.footprint_bytes: int | None = None
         self.reserved_bytes = 0
+        self.shrunk = ""
+        """What it made smaller by itself; then its footprint is not that of the model."""
         self.gone = asyncio.Event()
         self._capabilities = capabilities
+        self._probe_tokens = probe_tokens
         self._lifecycle = Lifecycle(limits)
         self._spawn = spawn
         self._report = report
@@ -95,6 +100,11 @@ class Runner:
     @property
     def stop_asked(self) -> bool:
         return self._lifecycle.stop_asked
+
+    @property
+    def memory(self) -> MemoryLog:
+        """What the runtime's log has told of its memory so far."""
+        return self._tail.memory
 
     def load(self) -> None:
         self._feed(LoadAsked())
@@ -192,7 +202,8 @@ class Runner:
         self._feed(HealthSeen(await health.is_healthy(self.address)))
 
     async def _do_probe(self) -> None:
-        verdict = await health.probe(self.address, self._capabilities)
+        verdict = await health.probe(self.address, self._capabilities, self._probe_tokens)
+        self.look_at_log()  # what it says of its memory is part of the report
         self._feed(ProbeAnswered(verdict.ok, verdict.detail))
 
     def _take(self, process: RuntimeProcess) -> None:

@@ -174,6 +174,7 @@ class Supervisor:
             capabilities=model.capabilities,
             limits=self._launches.limits(model_id),
             tail=LogTail(self._launches.log_path(model_id)),
+            probe_tokens=self._probe_tokens(model_id),
             spawn=self._spawn,
             report=self._on_report,
         )
@@ -216,19 +217,27 @@ class Supervisor:
                     log.info("unloaded %s", runner.model_id)
                 else:
                     log.warning("%s ended: %s", runner.model_id, detail)
+                    self._learn_from_exit(runner, cause)
                 exited = RuntimeExited(load_id=runner.load_id, cause=cause, detail=detail)
                 self._finish(runner.load_id, exited)
 
     def _on_ready(self, runner: Runner, took_ns: int) -> None:
-        runner.footprint_bytes = self._measure(runner)
-        key = self._launches.profile_key(runner.model_id)
-        self._profiles.loaded(
-            key,
-            runner.model_id,
-            load_ns=took_ns,
-            footprint_bytes=runner.footprint_bytes,
-            free_bytes=runner.free_bytes_before,
-        )
+        conditions = self._launches.conditions(runner.model_id)
+        runner.shrunk = self._shrunk(runner)
+        if runner.shrunk:
+            # Its size is not that of the model as configured: the estimate goes on holding.
+            log.warning("%s", _complaint(runner))
+            self._profiles.loaded_smaller(conditions, runner.model_id, runner.shrunk)
+        else:
+            runner.footprint_bytes = self._measure(runner)
+            self._profiles.loaded(
+                conditions,
+                runner.model_id,
+                load_ns=took_ns,
+                footprint_bytes=runner.footprint_bytes,
+                free_bytes=runner.free_bytes_before,
+                reported=runner.memory.reported,
+            )
         self._note_ready(runner)
         measured = (
             "" if runner.footprint_bytes is None else f", {format_mb(runner.footprint_bytes)}"
@@ -238,8 +247,8 @@ class Supervisor:
 
     def _on_load_failed(self, runner: Runner, cause: FailureCause, detail: str) -> None:
         if cause is FailureCause.OUT_OF_MEMORY:
-            key = self._launches.profile_key(runner.model_id)
-            self._profiles.ran_out_of_memory(key, runner.model_id, runner.free_bytes_before)
+            conditions = self._launches.conditions(runner.model_id)
+            self._profiles.ran_out_of_memory(conditions, runner.model_id, runner.free_bytes_before)
         level = logging.INFO if cause is FailureCause.CANCELLED else logging.WARNING
         log.log(level, "%s was not loaded (%s): %s", runner.model_id, cause, detail)
         failed = LoadFailed(
@@ -259,7 +268,24 @@ class Supervisor:
             self._finished.popitem(last=False)
         self.send(last_words)
 
+    def _learn_from_exit(self, runner: Runner, cause: FailureCause) -> None:
+        """What ran out of memory at work needs more than it held, whatever was measured."""
+        if cause is FailureCause.OUT_OF_MEMORY and runner.footprint_bytes is not None:
+            conditions = self._launches.conditions(runner.model_id)
+            self._profiles.ran_out_of_memory(conditions, runner.model_id, runner.footprint_bytes)
+
     # --- measuring -----------------------------------------------------------------------
+
+    def _probe_tokens(self, model_id: ModelId) -> int:
+        speeds = self._profiles.get(self._launches.conditions(model_id)).speeds
+        return self._launches.probe_tokens(model_id, speeds.prompt if speeds else None)
+
+    def _shrunk(self, runner: Runner) -> str:
+        """Compare what runs with what was asked for, by its own log."""
+        return runner.memory.shrunk(
+            ctx=self._launches.model(runner.model_id).ctx,
+            gpu_layers=self._launches.gpu_layers(runner.model_id),
+        )
 
     def _measure(self, runner: Runner) -> int | None:
         assert runner.process is not None
@@ -267,11 +293,14 @@ class Supervisor:
 
     def _measure_again(self, runner: Runner) -> None:
         """Keep the largest footprint seen: a model grows with its first full batch."""
+        if runner.shrunk:
+            return
         measured, known = self._measure(runner), runner.footprint_bytes
         if measured is None or (known is not None and measured < known + GROWTH_MARGIN_BYTES):
             return
         runner.footprint_bytes = measured
-        self._profiles.grew(self._launches.profile_key(runner.model_id), measured)
+        conditions = self._launches.conditions(runner.model_id)
+        self._profiles.grew(conditions, runner.model_id, measured)
         self._note_ready(runner)
         self.send(FootprintMeasured(load_id=runner.load_id, footprint_bytes=measured))
 
@@ -312,7 +341,7 @@ class Supervisor:
         )
 
     def _known_profile(self, model_id: ModelId) -> KnownProfile:
-        profile = self._profiles.get(self._launches.profile_key(model_id))
+        profile = self._profiles.get(self._launches.conditions(model_id))
         return KnownProfile(
             model_id=model_id,
             footprint_bytes=profile.footprint_bytes,
@@ -333,6 +362,7 @@ class Supervisor:
         runner.address = record.address
         runner.reserved_bytes = record.reserved_bytes
         runner.footprint_bytes = record.footprint_bytes
+        runner.shrunk = self._profiles.get(self._launches.conditions(record.model_id)).shrunk
         try:
             launch = await self._launches.prepare(record.load_id, record.model_id)
         except LaunchError as error:
@@ -361,6 +391,13 @@ class Supervisor:
             await stop_group(pid, ticks, timeout_ns / NS_PER_S)
         self._registry.remove(record.load_id)
         self._launches.clean_up(record.load_id, record.address)
+
+
+def _complaint(runner: Runner) -> str:
+    return (
+        f"{runner.model_id} runs with {runner.shrunk}: the runtime made it smaller by itself "
+        "(--fit on among its arguments?); its footprint is not kept"
+    )
 
 
 def _nobody(message: ToScheduler) -> None:

@@ -28,6 +28,7 @@ from gridcore.core.events import (
     GatewaySuspected,
     JobCancelled,
     JobSubmitted,
+    KnownRuntime,
     LoadFailed,
     RunningLease,
     RuntimeExited,
@@ -69,7 +70,7 @@ class Load:
         self.lost_ns: int | None = None
         """When a step was last lost on it."""
         self.n_done = 0
-        self.leases: dict[LeaseId, "Lease"] = {}
+        self.leases: dict[LeaseId, Lease] = {}
         self.cooling: set[int] = set()
         self.stop_was_ordered = False
         """An order to stop it was given, and lost with the supervisor's link."""
@@ -87,7 +88,7 @@ class Load:
 
 
 class Lease:
-    def __init__(
+    def __init__(  # noqa: PLR0917 - a record
         self,
         lease_id: LeaseId,
         job: "Job",
@@ -165,8 +166,8 @@ class Books:
         self.leases: dict[LeaseId, Lease] = {}
         self.loads: dict[LoadId, Load] = {}
         """Attempts whose process is not known to have ended, and those that just did."""
-        self.left_now: set[JobId] = set()
-        """Jobs whose clients left, by the events of this pass."""
+        self.unsure_now: set[JobId] = set()
+        """Jobs whose end may be told twice: left or re-stated in the pass that refuses them."""
         self.suspects: set[PeerId] = set()
         self.supervisor_here = False
         self.interactive_used_ns: dict[ModelId, int] = {}
@@ -174,7 +175,7 @@ class Books:
         self.open_until_ns: dict[ModelId, int] = {}
         self.bumps: dict[ModelId, int] = {}
         self.wishes: set[ModelId] = set()
-        """Models an admin asked to load and that are not ready yet."""
+        """Models an admin asked to load and that were not ready since; maybe given up."""
 
     # --- queries ---------------------------------------------------------------------
 
@@ -300,7 +301,7 @@ class Books:
             job.cancelled = True
             if not job.running:
                 del self.jobs[event.job_id]
-                self.left_now.add(event.job_id)
+                self.unsure_now.add(event.job_id)
 
     def _step_finished(self, event: StepFinished) -> None:
         lease = self.leases.get(event.lease_id)
@@ -368,6 +369,7 @@ class Books:
         for job in list(self.jobs.values()):
             if job.gateway == event.gateway and job.job_id not in stated_jobs:
                 del self.jobs[job.job_id]
+        self.unsure_now.update(stated_jobs)
         for submitted in event.jobs:
             known = self.jobs.setdefault(submitted.job_id, Job(submitted, self.now_ns))
             known.done.update(range(submitted.items_done))
@@ -441,7 +443,6 @@ class Books:
         if over >= 0:
             backoff_ns = min(breaker.backoff_ns * 2**over, breaker.backoff_max_ns)
             self.open_until_ns[model_id] = self.now_ns + backoff_ns
-            self.wishes.discard(model_id)
 
     def _gone(self, load: Load) -> None:
         load.stage = Stage.GONE
@@ -456,27 +457,33 @@ class Books:
             if load.load_id not in stated and load.stage is not Stage.GONE:
                 self._gone(load)
         for runtime in event.runtimes:
-            load = self.loads.get(runtime.load_id)
-            if load is None:
-                model = self.models[runtime.model_id]
-                reserved = runtime.footprint_bytes or runtime.reserved_bytes
-                load = self.loads[runtime.load_id] = Load(runtime.load_id, model, reserved)
-                # Who uses it is not known yet: its slots are free when it says so.
-                if runtime.ready:
-                    load.cooling = set(range(min(runtime.slots, model.slots)))
-                for lease in self.leases.values():
-                    if lease.load_id == load.load_id:
-                        load.leases[lease.lease_id] = lease
-                        load.cooling.difference_update(lease.slots)
+            known = self.loads.get(runtime.load_id)
+            load = self._adopted(runtime) if known is None else known
+            load.reserved_bytes = max(load.reserved_bytes, runtime.footprint_bytes or 0)
             if runtime.stopping:
                 load.stage = Stage.STOPPING
             elif runtime.ready and load.stage is Stage.LOADING:
                 self._become_ready(load, runtime.pid, runtime.slots)
+                load.reserved_bytes = runtime.footprint_bytes or load.reserved_bytes
             elif load.stage is Stage.STOPPING:
                 # The command to stop it was lost; it may be given again.
                 load.stage = Stage.READY if runtime.ready else Stage.LOADING
                 load.slots = min(runtime.slots, load.model.slots)
                 load.draining = load.stop_was_ordered = True
+
+    def _adopted(self, runtime: KnownRuntime) -> Load:
+        """A runtime of an earlier epoch. Who uses it is not known yet: its slots are free when
+        it says so."""
+        model = self.models[runtime.model_id]
+        reserved = runtime.footprint_bytes or runtime.reserved_bytes
+        load = self.loads[runtime.load_id] = Load(runtime.load_id, model, reserved)
+        if runtime.ready:
+            load.cooling = set(range(min(runtime.slots, model.slots)))
+        for lease in self.leases.values():
+            if lease.load_id == load.load_id:
+                load.leases[lease.lease_id] = lease
+                load.cooling.difference_update(lease.slots)
+        return load
 
     def _admin_asked(self, event: AdminAsked) -> None:
         model_id = ModelId(event.target)
@@ -558,9 +565,7 @@ class Books:
     def pass_ends(self) -> None:
         for card_id, card in self.cards.items():
             card.interactive = any(
-                self.only_card(job) == card_id
-                for job in self.jobs.values()
-                if self.is_active(job)
+                self.only_card(job) == card_id for job in self.jobs.values() if self.is_active(job)
             )
             if card.interactive:
                 card.interactive_ns = self.now_ns

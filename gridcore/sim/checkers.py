@@ -50,7 +50,7 @@ ON_THE_WAY = frozenset(
 """An interactive job that waits for one of these is about to need the load slot or the room."""
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - the word of this field
     """The brain broke a promise."""
 
     def __init__(self, checker: str, sentence: str) -> None:
@@ -68,9 +68,7 @@ class Checkers:
         self.settings = settings
         self.policy = settings.policy
         self.books = Books(settings)
-        self._foreign = {
-            card_id: ForeignBook(self.books, card_id) for card_id in self.books.cards
-        }
+        self._foreign = {card_id: ForeignBook(self.books, card_id) for card_id in self.books.cards}
         self._evicted_for: dict[ModelId, ModelId] = {}
         """From the notes of this pass: for whom a model was evicted."""
         self._lower_loads: list[Load] = []
@@ -86,7 +84,7 @@ class Checkers:
         """Judge one pass of the brain."""
         books = self.books
         books.now_ns = now_ns
-        books.left_now.clear()
+        books.unsure_now.clear()
         for event in events:
             books.see_event(event)
             for foreign in self._foreign.values():
@@ -115,7 +113,8 @@ class Checkers:
             )
 
     def client_timed_out(self, submitted: JobSubmitted) -> None:
-        require(submitted.max_wait_ns is not None, "max_wait", f"{submitted.job_id} has no max_wait")
+        job_id, has = submitted.job_id, submitted.max_wait_ns is not None
+        require(has, "max_wait", f"{job_id} timed out and has no max_wait")
 
     def at_rest(self) -> None:
         """Everything has ended: nothing may be left."""
@@ -123,8 +122,9 @@ class Checkers:
         require(not books.leases, "liveness", f"leases are left: {sorted(books.leases)}")
         require(not books.jobs, "liveness", f"jobs are left: {sorted(books.jobs)}")
         for load in books.loads.values():
+            retried = load.model.pinned and load.stage is Stage.LOADING
             require(
-                load.stage in (Stage.READY, Stage.GONE),
+                retried or load.stage in (Stage.READY, Stage.GONE),
                 "liveness",
                 f"{load.model.model_id} stays {load.stage}",
             )
@@ -240,9 +240,11 @@ class Checkers:
                 f"{name}: takes the last free slot of a hot model",
             )
         if job.workload is Workload.BATCH and not self._batch_is_starved(card_id):
+            # The slot kept on a hot model is nobody's until its own bound has passed.
+            anyhow = granted and books.is_interactive(card_id)
             for other in books.waiting(Workload.BACKGROUND):
                 require(
-                    not self._could_run(other, card_id, granted=granted),
+                    not self._could_run(other, card_id, granted=anyhow),
                     "batch_last",
                     f"{name}: background {other.job_id} could run and batch has not starved",
                 )
@@ -283,11 +285,17 @@ class Checkers:
         if load.lost_ns is not None and self.books.now_ns < load.lost_ns + SUSPECT_NS:
             return False
         kept = 0 if granted or not self.books.is_hot(model.model_id) else 1
-        return load.n_free - kept >= job.submitted.width
+        # A wider job of the class may stand before it and wait for more slots.
+        widest = max(
+            other.submitted.width
+            for other in self.books.waiting(job.workload)
+            if any(each is model for each in self.books.variants(other))
+        )
+        return load.n_free - kept >= widest
 
     def _judge_refusal(self, command: RefuseJob) -> None:
         job = self.books.jobs.get(command.job_id)
-        if job is None and command.job_id in self.books.left_now:
+        if job is None and command.job_id in self.books.unsure_now:
             return  # refused as it came; that its client had left as well was heard after
         require(job is not None, "one_outcome", f"{command.job_id} is over and is refused")
         assert job is not None

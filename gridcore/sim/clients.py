@@ -4,7 +4,7 @@ A chat user with think time, a coding agent back to back, an indexer with a thou
 screenshot analyser every few seconds, OCR in batch, and bursts of several choices at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gridcore.config.schema import Capability, Tier
@@ -33,6 +33,8 @@ class Place(Protocol):
     def gateway(self, chance: Chance, /) -> SimGateway | None: ...
 
     def next_job_id(self) -> JobId: ...
+
+    def fault_seen(self, fault: Fault, /) -> None: ...
 
     def ended(self, submitted: JobSubmitted, end: End, code: str, /) -> None: ...
 
@@ -93,7 +95,8 @@ class Client:
 
     def _leave_later(self, gateway: SimGateway, job: SimJob) -> None:
         def leave() -> None:
-            if gateway.alive:
+            if gateway.alive and not job.is_over:
+                self.place.fault_seen(Fault.CLIENT_LEAVES)
                 gateway.leave(job)
 
         self.place.after(self.chance.around(3 * NS_PER_S), leave)
@@ -108,7 +111,7 @@ class Asker(Client):
         name: str,
         workload: Class,
         *,
-        targets: list[str],
+        targets: Sequence[str],
         pause_ns: int,
         regular: bool = False,
         **request: object,
@@ -168,7 +171,7 @@ def people(place: Place) -> list[Asker | Heap]:
     embeds = [m.model_id for m in settings.models if Capability.EMBEDDING in m.capabilities]
     names = [family.name for family in settings.families]
     pause_ns = round(6 * NS_PER_S / draw.busy)
-    found: list[Asker | Heap] = []
+    found: list[Asker | Heap] = [_stranger(place, names)]
     talks: list[str] = [*names, *chats]
     if Workload.CHAT in draw.workloads and talks:
         found += [
@@ -230,10 +233,20 @@ def people(place: Place) -> list[Asker | Heap]:
     return found
 
 
+def _stranger(place: Place, families: list[str]) -> Asker:
+    """Asks now and then for what nobody has: a removed model, a family that reads scores."""
+    return Asker(
+        place,
+        "stranger",
+        Class.INTERACTIVE,
+        targets=["removed-model", *families],
+        pause_ns=60 * NS_PER_S,
+        needs=frozenset({Capability.RERANK}),
+    )
+
+
 def widest_of(settings: Settings, target: str) -> int:
     slots: dict[str, int] = {model.model_id: model.slots for model in settings.models}
     for family in settings.families:
         slots[family.name] = max(slots[model_id] for _, model_id in family.variants)
     return slots[target]
-
-

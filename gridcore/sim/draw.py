@@ -94,6 +94,8 @@ class Draw(Struct, frozen=True, kw_only=True):
     """The device knows the memory of each process."""
     tells_footprint: bool = True
     fault_mean_ns: int = 20 * NS_PER_S
+    drains: bool = False
+    """The daemon shuts down at the end: what waits is refused, what runs may finish."""
     busy: float = 1.0
     """Load: 1 keeps a card about half busy."""
 
@@ -151,9 +153,13 @@ def draw(seed: int | str) -> Draw:
         poll_ns=chance.pick([500, 500, 2000]) * NS_PER_MS,
         release_ns=chance.pick([0, 200, 1500, 4000]) * NS_PER_MS,
         tells_pids=chance.happens(0.5),
-        tells_footprint=chance.happens(0.8),
+        # A footprint that nobody measures and that is not what was said looks like another
+        # program's memory for good; no brain can know better.
+        tells_footprint=chance.happens(0.8)
+        or bool(faults & {Fault.ESTIMATE_WRONG, Fault.FOOTPRINT_GROWS}),
         fault_mean_ns=chance.pick([5, 20, 60]) * NS_PER_S,
         busy=chance.pick([0.5, 1, 1, 2, 4]),
+        drains=chance.happens(0.15),
     )
 
 

@@ -267,9 +267,7 @@ class SimGateway:
     def _give_back(
         self, command: DispatchStep, outcome: StepOutcome, *, last: bool = False
     ) -> None:
-        self.send(
-            StepFinished(lease_id=command.lease_id, outcome=outcome, took_ns=0, last=last)
-        )
+        self.send(StepFinished(lease_id=command.lease_id, outcome=outcome, took_ns=0, last=last))
 
     def _finish(self, job: SimJob, end: End, code: str = "") -> None:
         job.is_over = True

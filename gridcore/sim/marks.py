@@ -6,6 +6,7 @@ tests say which is missing.
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gridcore.core.commands import AnyCommand, DispatchStep, LoadModel, PublishNote, UnloadModel
 from gridcore.core.model import PHASE_TRANSITIONS, Phase
@@ -36,7 +37,7 @@ class Marks:
                 case _:
                     if hasattr(command, "reason"):
                         self.reasons[command.reason] += 1
-        for why in state.waits.values():
+        for why in state.variant_reasons.values():
             self.reasons[why.reason.value] += 1
         for model in state.models.values():
             epoch, before = self._phases.get(model.model_id, (state.epoch, Phase.COLD))
@@ -53,10 +54,10 @@ class Marks:
 
     def _went(self, before: Phase, after: Phase) -> None:
         """One pass may make several moves: count those of the shortest legal way."""
-        ways = deque([(before,)])
+        ways: deque[tuple[Phase, ...]] = deque([(before,)])
         while ways:
             way = ways.popleft()
             if way[-1] is after and len(way) > 1:
-                self.transitions.update(zip(way, way[1:], strict=False))
+                self.transitions.update(pairwise(way))
                 return
             ways.extend((*way, b) for a, b in sorted(PHASE_TRANSITIONS) if a is way[-1])

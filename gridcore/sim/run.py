@@ -34,9 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ends: Counter[tuple[str, str]]
 
 
-def run_seed(
-    seed: int | str, n_events: int = EVENTS, *, watcher: Watcher | None = None
-) -> Outcome:
+def run_seed(seed: int | str, n_events: int = EVENTS, *, watcher: Watcher | None = None) -> Outcome:
     """Live one world through faults and to rest."""
     world = World(draw(seed), watcher=watcher)
     failure = None
@@ -45,7 +43,7 @@ def run_seed(
         world.come_to_rest()
     except Violation as error:
         failure = str(error)
-    except Exception as error:  # noqa: BLE001 - whatever the brain raises is a finding
+    except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         failure = f"crash: {error!r} in {where.name} ({where.filename}:{where.lineno})"
     return Outcome(

@@ -33,8 +33,8 @@ from gridcore.sim.gateways import Clock, SimStep
 from gridcore.units import MB, NS_PER_MS, NS_PER_S
 
 SUPERVISOR = PeerId("supervisor")
-STOP_NS = 150 * NS_PER_MS
-"""From SIGTERM to exit of a runtime without work."""
+STOP_NS = (30 * NS_PER_MS, 150 * NS_PER_MS, 150 * NS_PER_MS, 2 * NS_PER_S)
+"""From SIGTERM to exit: without work at once, a large one in its driver's time."""
 ABORT_NS = 20 * NS_PER_MS
 """An aborted stream frees its slot so soon, unless it is stuck."""
 STUCK_NS = 3 * NS_PER_S
@@ -42,6 +42,8 @@ FINISHED_KEPT_MAX = 64
 PROMPT_TOKENS_PER_TOKEN = 40
 """A prompt token is so much cheaper than a generated one."""
 GROWTH_BYTES = 300 * MB
+GROWTHS_MAX = 4
+"""A full batch, an image, a longer prompt: then a process has seen it all."""
 
 
 class Stage(StrEnum):
@@ -65,6 +67,7 @@ class SimRuntime:
         self.started_ns = 0
         self.idle_since_ns = 0
         self.footprint_bytes: int | None = None
+        self.n_grown = 0
 
 
 class SimSupervisor:
@@ -141,7 +144,7 @@ class SimSupervisor:
                 )
             self._finish(runtime, words)
 
-        self._clock.after(STOP_NS, stopped)
+        self._clock.after(self._chance.pick(STOP_NS), stopped)
 
     def restated(self) -> SupervisorRestated:
         now_ns = self._clock.now_ns
@@ -251,6 +254,9 @@ class SimSupervisor:
 
     def grow(self, runtime: SimRuntime) -> None:
         """A first full batch or an image makes the process larger for good."""
+        if runtime.n_grown == GROWTHS_MAX:
+            return
+        runtime.n_grown += 1
         model_id = runtime.model.model_id
         card = self._cards[runtime.model.card_id]
         larger = card.held.get(runtime.load_id, 0) + GROWTH_BYTES

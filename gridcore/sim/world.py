@@ -7,6 +7,7 @@ any of them. Nothing here decides about models or jobs, and nothing here reads a
 import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
@@ -27,6 +28,7 @@ from gridcore.core.commands import (
 from gridcore.core.events import (
     AnyEvent,
     CardSampled,
+    DrainBegun,
     GatewayGone,
     GatewaySuspected,
     JobSubmitted,
@@ -143,6 +145,8 @@ class World:
         """The liveness phase: no more faults and arrivals; every job must reach its end."""
         self.arrivals = False
         self._injector.stop()
+        if self.draw.drains and self.brain_up:
+            self.tell(DrainBegun())
         until_ns, until_events = self.now_ns + REST_NS_MAX, self.n_events + REST_EVENTS_MAX
         while self._open_jobs():
             if not self.step() or self.now_ns > until_ns or self.n_events > until_events:
@@ -218,7 +222,10 @@ class World:
     def _why(self, job_id: JobId) -> Why | None:
         """What the brain says a job waits for."""
         job = self.core.state.jobs.get(job_id)
-        return None if job is None else self.core.state.why_waiting(job)
+        why = None if job is None else self.core.state.why_waiting(job)
+        if why is not None:
+            self.marks.reasons[why.reason.value] += 1
+        return why
 
     def _rearm(self) -> None:
         due_ns = self.core.next_deadline_ns()
@@ -283,7 +290,8 @@ class World:
         self._down.add(peer)
         self._links[peer] += 1
         self.after(min(NOTICE_NS, for_ns // 2), lambda: self._notice(peer))
-        self.after(for_ns, lambda: self.mend(peer))
+        broken = self._links[peer]
+        self.after(for_ns, lambda: self._mend(peer, broken))
 
     def _notice(self, peer: PeerId) -> None:
         if peer not in self._down or not self.brain_up:
@@ -293,16 +301,17 @@ class World:
         else:
             self.tell(SupervisorGone() if peer == SUPERVISOR else MonitorGone())
 
-    def mend(self, peer: PeerId) -> None:
-        if peer not in self._down:
-            return
-        self._down.discard(peer)
-        self._restate(peer)
+    def _mend(self, peer: PeerId, broken: int) -> None:
+        """The link that broke then is up again, unless it was broken once more meanwhile."""
+        if self._links[peer] == broken:
+            self._down.discard(peer)
+            self._restate(peer)
 
     def kill_gateway(self, name: PeerId, for_ns: int) -> None:
         """SIGKILL; the launcher says so, and starts another."""
         self._down.add(name)
         self._links[name] += 1
+        broken = self._links[name]
         self.gateways[name].die()
 
         def gone() -> None:
@@ -313,7 +322,7 @@ class World:
             if self.brain_up:
                 self.tell(GatewayGone(gateway=name))  # a new boot id is proof as well
             self.gateways[name] = SimGateway(name, self, self.supervisor, self.send)
-            self.mend(name)
+            self._mend(name, broken)
 
         self.after(min(NOTICE_NS // 10, for_ns // 2), gone)
         self.after(for_ns, reborn)
@@ -338,7 +347,8 @@ class World:
     def _restate_all(self) -> None:
         for peer in self._links:
             if peer not in self._down:
-                self.after(self._chance.around(20 * NS_PER_MS), lambda peer=peer: self._restate(peer))  # type: ignore[misc]
+                delay_ns = self._chance.around(20 * NS_PER_MS)
+                self.after(delay_ns, partial(self._restate, peer))
 
     def _restate(self, peer: PeerId) -> None:
         """A link is up: its peer says what it holds."""
@@ -356,8 +366,8 @@ class World:
             if name in self._down or not self.brain_up:
                 continue
             state = self.core.state
-            theirs = {*gateway.jobs, *gateway.steps}
-            ours = {job.job_id for job in state.jobs.values() if job.gateway == name}
+            theirs: set[str] = {*gateway.jobs, *gateway.steps}
+            ours: set[str] = {job.job_id for job in state.jobs.values() if job.gateway == name}
             ours |= {lease.lease_id for lease in state.leases.values() if lease.gateway == name}
             if theirs == ours:
                 self._mismatches.pop(name, None)

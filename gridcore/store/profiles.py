@@ -1,45 +1,87 @@
-"""What was measured of a model: footprint, load time, and where memory ran out.
+"""What was measured of a model: footprint, load time, speeds, and where memory ran out.
 
 A measurement holds for one runtime build, card, file and set of memory-relevant arguments; its
-key is made of these, so that a changed setting never finds an old number. The file is replaced
-as a whole, merged with what another process wrote, and never trusted blindly.
+key is made of these, so that a changed setting never finds an old number. The file belongs to
+nobody: the daemon and ``bench`` write it at the same time, each change is made to what is there
+at that moment, under a lock, and the file is replaced as a whole.
 """
 
 import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from gridcore.clock import wall_time_s
+
 log = logging.getLogger(__name__)
 
 PROFILES_KEPT_MAX = 500
-"""Some 200 bytes each; the oldest go first."""
+"""Some 1000 bytes each; the oldest go first."""
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """What a measurement depends on.
+
+    Args:
+        build: the runtime's version, or its binary's path and digest.
+        file: path, size and time of change of the model's files.
+        args: the arguments and settings that decide about memory.
+    """
+
+    build: str
+    card: str
+    file: str
+    args: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        text = "\0".join((self.build, self.card, self.file, *self.args))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class Reported(Struct, frozen=True, kw_only=True):
+    """The sums of llama.cpp's own "buffer size" lines, over all places."""
+
+    weights_bytes: int = 0
+    context_bytes: int = 0
+    compute_bytes: int = 0
+    output_bytes: int = 0
+
+
+class Speeds(Struct, frozen=True, kw_only=True):
+    """Tokens a second, as ``bench`` found them; None where a model does no such work."""
+
+    prompt: float | None = None
+    generation: float | None = None
+    """Of one stream alone."""
+    streams: int = 1
+    together: float | None = None
+    """Of all streams at the same time."""
 
 
 class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_id: str = ""
-    """For people who read the file."""
+    conditions: Conditions | None = None
+    measured_at_s: int = 0
     footprint_bytes: int | None = None
     load_ns: int | None = None
     out_of_memory_at_bytes: int | None = None
-    """Free memory of the card at which the last load ran out of it."""
+    """Free memory of the card at which the model last ran out of it."""
+    reported: Reported | None = None
+    speeds: Speeds | None = None
+    shrunk: str = ""
+    """What the runtime made smaller by itself at the last load; its footprint is not kept."""
 
 
 class _File(Struct, frozen=True, kw_only=True):
     version: int = 1
     profiles: dict[str, Profile] = {}
-
-
-def profile_key(build: str, card: str, file_identity: str, args: Sequence[str]) -> str:
-    """Return the name under which a measurement is kept."""
-    text = "\0".join((build, card, file_identity, *args))
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def file_identity(path: str | None) -> str:
@@ -54,60 +96,105 @@ def file_identity(path: str | None) -> str:
 
 
 class ProfileStore:
-    """Reads once; every change is written at once."""
+    """Reads once; every change is made to the file as it is then, and written at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._unsaved: dict[str, Profile] = {}
+        """All and only what could not be written."""
         self._profiles = self._read()
 
-    def get(self, key: str) -> Profile:
-        return self._profiles.get(key, Profile())
+    def get(self, conditions: Conditions) -> Profile:
+        return self._profiles.get(conditions.key, Profile())
+
+    def all(self) -> dict[str, Profile]:
+        return dict(self._profiles)
 
     def loaded(
         self,
-        key: str,
+        conditions: Conditions,
         model_id: str,
         *,
         load_ns: int,
         footprint_bytes: int | None,
         free_bytes: int | None,
+        reported: Reported | None = None,
     ) -> None:
         """Record a load that succeeded with ``free_bytes`` free on the card before it."""
-        old = self.get(key)
-        floor = old.out_of_memory_at_bytes
-        if floor is not None and free_bytes is not None and free_bytes <= floor:
-            floor = None  # it fits where it once did not: something else was in the way
-        new = Profile(
-            model_id=model_id,
-            footprint_bytes=_larger(old.footprint_bytes, footprint_bytes),
-            load_ns=load_ns,
-            out_of_memory_at_bytes=floor,
-        )
-        self._write(key, new)
 
-    def grew(self, key: str, footprint_bytes: int) -> None:
+        def change(old: Profile) -> Profile:
+            floor = old.out_of_memory_at_bytes
+            if floor is not None and free_bytes is not None and free_bytes <= floor:
+                floor = None  # it fits where it once did not: something else was in the way
+            return msgspec.structs.replace(
+                old,
+                footprint_bytes=_larger(old.footprint_bytes, footprint_bytes),
+                load_ns=load_ns,
+                out_of_memory_at_bytes=floor,
+                reported=reported or old.reported,
+                shrunk="",
+            )
+
+        self._change(conditions, model_id, change)
+
+    def loaded_smaller(self, conditions: Conditions, model_id: str, shrunk: str) -> None:
+        """Remember that the last load was not what was asked for; its size means nothing."""
+        self._change(conditions, model_id, lambda old: msgspec.structs.replace(old, shrunk=shrunk))
+
+    def grew(self, conditions: Conditions, model_id: str, footprint_bytes: int) -> None:
         """Record a larger footprint of a runtime that has been at work."""
-        old = self.get(key)
-        if old.footprint_bytes is None or footprint_bytes > old.footprint_bytes:
-            self._write(key, msgspec.structs.replace(old, footprint_bytes=footprint_bytes))
 
-    def ran_out_of_memory(self, key: str, model_id: str, free_bytes: int | None) -> None:
+        def change(old: Profile) -> Profile:
+            larger = _larger(old.footprint_bytes, footprint_bytes)
+            return msgspec.structs.replace(old, footprint_bytes=larger)
+
+        self._change(conditions, model_id, change)
+
+    def ran_out_of_memory(
+        self, conditions: Conditions, model_id: str, free_bytes: int | None
+    ) -> None:
         """Drop the measurement, which was too small, and remember where it did not fit."""
-        floor = _larger(self.get(key).out_of_memory_at_bytes, free_bytes)
-        self._write(key, Profile(model_id=model_id, out_of_memory_at_bytes=floor))
 
-    def _write(self, key: str, profile: Profile) -> None:
-        if self.get(key) == profile:
-            return
+        def change(old: Profile) -> Profile:
+            floor = _larger(old.out_of_memory_at_bytes, free_bytes)
+            return Profile(out_of_memory_at_bytes=floor, speeds=old.speeds)
+
+        self._change(conditions, model_id, change)
+
+    def timed(self, conditions: Conditions, model_id: str, speeds: Speeds) -> None:
+        self._change(conditions, model_id, lambda old: msgspec.structs.replace(old, speeds=speeds))
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Forget measurements.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._locked():
+            kept = self._read()
+            self._profiles = {key: kept[key] for key in kept if key not in keys}
+            self._replace_file()
+
+    def _change(
+        self, conditions: Conditions, model_id: str, change: Callable[[Profile], Profile]
+    ) -> None:
+        key = conditions.key
         try:
             with self._locked():
-                merged = {**self._profiles, **self._read()}
-                merged.pop(key, None)
-                merged[key] = profile  # newest last
-                self._profiles = dict(list(merged.items())[-PROFILES_KEPT_MAX:])
+                merged = {**self._read(), **self._unsaved}
+                old = merged.pop(key, Profile())
+                new = change(old)
+                self._profiles = {**merged, key: _stamped(new, old, conditions, model_id)}
+                if new == old and not self._unsaved:
+                    return
+                # Newest last.
+                self._profiles = dict(list(self._profiles.items())[-PROFILES_KEPT_MAX:])
                 self._replace_file()
+                self._unsaved.clear()
         except OSError as error:
-            self._profiles[key] = profile
+            old = self._profiles.get(key, Profile())
+            self._unsaved[key] = _stamped(change(old), old, conditions, model_id)
+            self._profiles[key] = self._unsaved[key]
             log.warning("%s cannot be written, measurements will be lost: %s", self._path, error)
 
     def _replace_file(self) -> None:
@@ -144,6 +231,14 @@ class ProfileStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _stamped(new: Profile, old: Profile, conditions: Conditions, model_id: str) -> Profile:
+    if new == old:
+        return old
+    return msgspec.structs.replace(
+        new, model_id=model_id, conditions=conditions, measured_at_s=int(wall_time_s())
+    )
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

@@ -18,6 +18,7 @@ from gridcore.devices import open_device
 from gridcore.ids import LoadId, ModelId
 from gridcore.instance import Instance
 from gridcore.ipc.messages import (
+    FootprintMeasured,
     LoadFailed,
     LoadModel,
     RuntimeExited,
@@ -26,8 +27,11 @@ from gridcore.ipc.messages import (
     UnloadModel,
 )
 from gridcore.runtime import health, identity
+from gridcore.runtime.argv import CPU_BATCH
+from gridcore.runtime.launch import SPECIAL, Launches
 from gridcore.runtime.registry import Registry, RuntimeRecord, process_of
 from gridcore.runtime.supervisor import Supervisor
+from gridcore.store.profiles import Profile, ProfileStore, Reported
 from gridcore.units import MB, NS_PER_S
 from tests.support.fake_llama_server import write_wrapper
 from tests.support.runtimes import Inbox, make_instance, short_directory, simulated, until
@@ -564,5 +568,140 @@ def test_a_damaged_registry_entry_is_set_aside(directory: Path) -> None:
     async def story(bench: Bench) -> None:
         assert bench.inventory().runtimes == ()
         assert (bench.instance.state.registry / "x.bad").read_text() == "{"
+
+    play(instance, story)
+
+
+# --- measuring ---------------------------------------------------------------------------
+
+
+def stored(instance: Instance, model_id: str = "m") -> Profile:
+    conditions = Launches(instance).conditions(ModelId(model_id))
+    return ProfileStore(instance.state.profiles).get(conditions)
+
+
+def test_c42_an_image_encoder_that_grows_raises_the_stored_footprint(directory: Path) -> None:
+    """The encoder takes its buffer with the first image; the next load must reserve it."""
+    mmproj = directory / "mmproj.gguf"
+    mmproj.write_bytes(b"GGUF")
+    model = {"mmproj": str(mmproj), "capabilities": ["chat", "vision"]}
+    instance = fake(directory, model=model, fake={"IMAGE_MB": "64"})
+
+    async def story(bench: Bench) -> None:
+        bench.load("l1", "m")
+        ready = await bench.inbox.next(RuntimeReady)
+        assert ready.footprint_bytes is not None
+        before = stored(instance).footprint_bytes
+        assert before == ready.footprint_bytes
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+        chat = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 1}
+        body = json.dumps(chat).encode()
+        await health.request(ready.address, "POST", "/v1/chat/completions", body)
+        bench.supervisor.keep_house()
+        grown = await bench.inbox.next(FootprintMeasured)
+        assert grown.footprint_bytes >= before + 60 * MB
+        assert stored(instance).footprint_bytes == grown.footprint_bytes
+        (profile,) = bench.inventory().profiles
+        assert profile.footprint_bytes == grown.footprint_bytes
+
+    play(instance, story)
+
+
+def test_c42_out_of_memory_at_work_raises_what_the_next_load_needs(directory: Path) -> None:
+    """Not a crash loop: the measurement that was too small is gone, and its size not enough."""
+    instance = fake(directory, fake={"CRASH": "request:2", "EXIT": "-6"})
+
+    async def story(bench: Bench) -> None:
+        bench.load("l1", "m")
+        ready = await bench.inbox.next(RuntimeReady)
+        log = bench.instance.state.logs / "m.log"
+        with log.open("a") as file:
+            file.write("ggml_cuda: cudaMalloc failed: out of memory\n")
+        with suppress(EOFError, OSError):
+            await health.request(ready.address, "POST", "/v1/completions", b'{"prompt": "x"}')
+        exited = await bench.inbox.next(RuntimeExited)
+        assert exited.cause is FailureCause.OUT_OF_MEMORY
+        assert stored(instance).footprint_bytes is None
+        assert stored(instance).out_of_memory_at_bytes == ready.footprint_bytes
+
+    play(instance, story)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "words"),
+    [
+        ({"N_CTX": "4096"}, {"ctx": 16384}, "a context of 4096 instead of 16384"),
+        (
+            {"LAYERS": "20/40"},
+            {"args": ["-ngl", "all"]},
+            "20 of 40 layers on the device instead of 40",
+        ),
+    ],
+)
+def test_c48_what_the_runtime_made_smaller_is_reported_and_not_stored(
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, str],
+    model: dict[str, Any],
+    words: str,
+) -> None:
+    instance = fake(directory, model=model, fake={"MEMORY": "1", **settings})
+
+    async def story(bench: Bench) -> None:
+        bench.load("l1", "m")
+        ready = await bench.inbox.next(RuntimeReady)
+        assert ready.footprint_bytes is None
+        bench.supervisor.keep_house()
+        assert bench.inbox.of(FootprintMeasured) == []
+        profile = stored(instance)
+        assert (profile.footprint_bytes, profile.shrunk) == (None, words)
+        assert f"m runs with {words}" in caplog.text
+
+    play(instance, story)
+
+
+def test_llama_cpps_own_figures_are_stored_beside_the_footprint(directory: Path) -> None:
+    instance = fake(directory, model={"args": ["-ngl", "all"]}, fake={"MEMORY": "1"})
+
+    async def story(bench: Bench) -> None:
+        bench.load("l1", "m")
+        await bench.inbox.next(RuntimeReady)
+        profile = stored(instance)
+        assert profile.footprint_bytes is not None
+        assert profile.reported == Reported(
+            weights_bytes=round(7100.5 * MB),
+            context_bytes=320 * MB,
+            compute_bytes=round(97.5 * MB),
+            output_bytes=MB // 2,
+        )
+
+    play(instance, story)
+
+
+def test_a_small_model_is_probed_with_a_full_batch(directory: Path) -> None:
+    """A probe of one token leaves most of the compute buffer untouched, so unmeasured."""
+    record = directory / "record"
+    instance = fake(directory, fake={"RECORD": str(record)})
+
+    async def story(bench: Bench) -> None:
+        bench.load("l1", "m")
+        await bench.inbox.next(RuntimeReady)
+        (probe,) = [json.loads(line) for line in record.read_text().splitlines()[:1]]
+        assert len(json.loads(probe["body"])["prompt"].split()) == CPU_BATCH - SPECIAL
+
+    play(instance, story)
+
+
+def test_a_big_model_is_probed_with_one_token(directory: Path) -> None:
+    record = directory / "record"
+    instance = fake(directory, fake={"RECORD": str(record)})
+    with (directory / "m.gguf").open("ab") as file:
+        file.truncate(4 << 30)  # sparse
+
+    async def story(bench: Bench) -> None:
+        bench.load("l1", "m")
+        await bench.inbox.next(RuntimeReady)
+        (probe,) = [json.loads(line) for line in record.read_text().splitlines()[:1]]
+        assert json.loads(probe["body"])["prompt"] == "hello"
 
     play(instance, story)

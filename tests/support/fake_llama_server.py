@@ -8,6 +8,8 @@ FAKE_EMBEDDING_MS, FAKE_STOP_S (time from SIGTERM to exit), FAKE_RECORD (a JSON-
 end and "client gone" of every request with headers, sha256 and length),
 FAKE_CRASH (``load``, or ``request:N``: at the Nth POST; ``token:N``: after N tokens of any),
 FAKE_EXIT (status or -signal of that crash), FAKE_HANG (``health``, ``stream``),
+FAKE_MEMORY (an llama.cpp log of its buffers, with FAKE_N_CTX and FAKE_LAYERS, as "20/40"),
+FAKE_IMAGE_MB (memory it takes at the first image), FAKE_DRY_RUN (rows of a fit pass, as JSON),
 FAKE_OLD (a build without unix sockets and newer flags), FAKE_IGNORE_SIGTERM, FAKE_LOG_MB,
 FAKE_OOM, FAKE_BAD_FILE, FAKE_GRANDCHILD (a file for its pid).
 """
@@ -94,6 +96,7 @@ class FakeServer(SimulatedRuntime):
         super().__init__(spec)
         self._recorder = Recorder(os.environ.get("FAKE_RECORD"))
         self._posts = 0
+        self._held = b""
         self._hang = os.environ.get("FAKE_HANG", "")
         crash, _, at = os.environ.get("FAKE_CRASH", "").partition(":")
         self._crash_post = int(at) if crash == "request" else None
@@ -116,6 +119,9 @@ class FakeServer(SimulatedRuntime):
         self._posts += 1
         if self._posts == self._crash_post:
             crash()
+        if b"image_url" in request.body and not self._held:
+            # As clip.cpp's encoder, which takes its buffer with the first image.
+            self._held = os.urandom(1 << 20) * int(number("IMAGE_MB", 0))
         watching = asyncio.create_task(self._watch_tokens())
         try:
             # The load's own probe must get through, or nothing ever hangs in a stream.
@@ -175,6 +181,28 @@ def parse(argv: list[str]) -> dict[str, str]:
     return settings
 
 
+def log_memory(settings: dict[str, str]) -> None:
+    say(f"load_tensors: offloaded {os.environ.get('FAKE_LAYERS', '40/40')} layers to GPU")
+    say("load_tensors:        CUDA0 model buffer size =  7000.50 MiB")
+    say("load_tensors:   CPU_Mapped model buffer size =   100.00 MiB")
+    say(f"llama_context: n_ctx                 = {os.environ.get('FAKE_N_CTX', settings['ctx'])}")
+    say("llama_context:  CUDA_Host  output buffer size =     0.50 MiB")
+    say("llama_kv_cache:      CUDA0 KV buffer size =   320.00 MiB")
+    say("sched_reserve:      CUDA0 compute buffer size =    97.50 MiB")
+
+
+def fit_and_wait() -> None:
+    """What ``--fit on --log-jsonl`` prints before it loads; then it would load."""
+    print(json.dumps({"type": "log", "time": 1, "level": "info", "msg": "initializing"}))
+    rows = json.loads(os.environ.get("FAKE_DRY_RUN", "[]"))
+    if rows:
+        data = {"unit": "MiB", "rows": rows}
+        print(json.dumps({"type": "fit_memory_breakdown", "data": data}), flush=True)
+    else:
+        raise SystemExit(1)
+    time.sleep(600)
+
+
 def misbehave_before_loading(settings: dict[str, str]) -> None:
     grandchild = os.environ.get("FAKE_GRANDCHILD")
     if grandchild:
@@ -201,6 +229,10 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(OLD_HELP if os.environ.get("FAKE_OLD") else HELP)
         return 0
     settings = parse(argv)
+    if "--log-jsonl" in argv:
+        fit_and_wait()
+    if os.environ.get("FAKE_MEMORY"):
+        log_memory(settings)
     misbehave_before_loading(settings)
     spec = Spec(
         model_id=settings.get("alias", settings.get("model", "")),

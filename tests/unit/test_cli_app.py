@@ -94,7 +94,8 @@ def test_a_usage_problem_is_exit_code_1(gridcore: Output, args: list[str], expec
 def test_help_names_every_command(gridcore: Output) -> None:
     code, out, _ = gridcore("--help")
     assert code == 0
-    for verb in ("serve", "run", "check", "models", "status", "events", "version"):
+    verbs = ("serve", "run", "check", "models", "fit", "profiles", "bench", "status", "events")
+    for verb in (*verbs, "version"):
         assert any(line.split()[:1] == [verb] for line in out)
 
 
@@ -243,7 +244,12 @@ class TestModels:
     def test_explain(self, gridcore: Output, small: Path) -> None:
         code, out, _ = gridcore("models", "--explain", "--config", small)
         assert code == 0
-        assert out[0] == "a: 400 MB, simulated"
+        assert out[0] == "a: 400 MB, simulated: vram_mb in the config, no file is read"
+        assert "measured: nothing yet" in out[1]
+        assert gridcore("models", "--explain", "a", "--config", small)[1] == out
+        code, _, err = gridcore("models", "--explain", "b", "--config", small)
+        assert code == 1
+        assert "there is no model b; the config has a" in " ".join(err)
 
     def test_no_models(self, gridcore: Output, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("gpu: { device: simulation }")

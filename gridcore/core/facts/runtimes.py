@@ -187,6 +187,9 @@ def _catch_up(state: State, model: Model, runtime: KnownRuntime) -> None:
         _become_ready(state, model, runtime)
     elif model.phase is Phase.LOADING and runtime.stopping:
         model.move_to(Phase.UNLOADING, state.now_ns)
+    elif model.is_resident and runtime.footprint_bytes is not None:
+        grown_bytes = max(runtime.footprint_bytes, model.measured_bytes or 0)
+        state.settle_footprint(model, grown_bytes)
     elif model.phase is Phase.UNLOADING and not runtime.stopping:
         leaving.order_stop(state, model, model.unload_why or Why(Reason.NOT_CONFIGURED))
 

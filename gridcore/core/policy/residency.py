@@ -57,9 +57,7 @@ def hold(holder: Holder, requester: Requester, policy: PolicyConfig, now_ns: int
 def _hold_from_interactive(
     holder: Holder, requester: Requester, policy: PolicyConfig, now_ns: int
 ) -> Hold | None:
-    if holder.unserved_job_waits and (
-        holder.loaded_for is Workload.INTERACTIVE or holder.bumped_too_often
-    ):
+    if holder.unserved_job_waits and _is_served_meanwhile(holder, policy):
         return Hold("not served yet", None)
     if holder.interactive_busy:
         # The resident model keeps serving, but not past the turn of the one that waits.
@@ -67,6 +65,14 @@ def _hold_from_interactive(
         if now_ns < until_ns:
             return Hold("in interactive use", until_ns)
     return None
+
+
+def _is_served_meanwhile(holder: Holder, policy: PolicyConfig) -> bool:
+    """Will what waits for the holder run while the interactive requester waits?"""
+    if holder.loaded_for is Workload.INTERACTIVE and holder.interactive_busy:
+        return True
+    grants = policy.background_max_starvation_ns > 0
+    return holder.bumped_too_often and grants
 
 
 def _hold_from_lower(

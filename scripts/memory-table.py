@@ -40,13 +40,49 @@ context that fits, and flags with which it would fit. `--json` prints the same f
   that share a cache none. Recurrent layers keep a state for every slot, whatever the context.
 - **Compute buffers**: what the widest layer needs for one batch of `-ub` tokens, and the
   attention masks. Without flash attention all scores of a layer are there at once.
-- **Output buffer**: logits of every slot, in host memory; llama.cpp lists it nowhere.
+- **Output buffer**: logits of every slot, in host memory; llama.cpp lists it nowhere. With
+  embeddings it is a row for every token of a batch, taken with the first full one: a model with
+  a large vocabulary and `-ub 2048` needs hundreds of MB there. A smaller `batch` in the config
+  lowers it (and the longest input).
 - **Projector** (`--mmproj`): its weights and the buffer for the largest image.
 - **Draft model or MTP**: a second context with buffers of its own.
 - **Overhead**: what the backend needs beside llama.cpp's buffers. It depends on card and driver;
-  the estimate uses a typical figure until a load has been measured.
+  the estimate uses a typical figure until a load has been measured. The process itself takes 14 MB
+  of host memory (32 MB in the embedded runtime, with Python) and about 150 bytes for each entry
+  of the vocabulary.
 
 On a CPU, and where card and processor share one memory, device and host add up.
+
+`gridcore models --explain` shows the same for the models of a config, and what another `ctx`,
+`parallel` or cache type would change.
+
+## When the rules do not know a model
+
+An architecture that has not been compared with llama.cpp is estimated all the same, as an upper
+bound. If there is a `llama-server`, it is asked instead: its fit pass prints what it would take,
+in whole MB, before it loads anything, and is ended then (`--fit on --log-jsonl`). `gridcore fit
+--dry-run` asks it about any model. What that pass leaves out (output buffer, projector, draft,
+the process) stays as estimated. `"source"` says which it was.
+
+## What was measured
+
+The footprint of a model replaces its estimate after the first load. It is the largest that was
+seen: the supervisor looks when a model is ready and every five seconds after, because a model
+takes more with its first full batch, and one with a projector with its first image. A model for
+which a full batch takes less than a second gets one as its probe.
+
+    gridcore profiles           # what was measured, and whether it still applies
+    gridcore profiles prune     # forget what does not
+    gridcore bench --all        # load and measure every model now, with its speeds
+
+A measurement holds for one build of the runtime, one card, one file and one set of arguments;
+after a change the estimate is used again until the next load. `bench` works through the running
+daemon, whose other models it leaves alone, or starts one for as long as it takes.
+
+It is not kept when the runtime made something smaller by itself (a context or a number of layers
+other than configured, which `--fit on` among the arguments can cause); the log and `gridcore
+profiles` say so. After a load that ran out of memory it is dropped, and the free memory at which
+that happened is remembered.
 
 ## How far off it is
 

@@ -191,13 +191,19 @@ def log_memory(settings: dict[str, str]) -> None:
     say("sched_reserve:      CUDA0 compute buffer size =    97.50 MiB")
 
 
+def tell(line: dict[str, object]) -> None:
+    """One line of ``--log-jsonl``, which goes to stdout."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
 def fit_and_wait() -> None:
     """What ``--fit on --log-jsonl`` prints before it loads; then it would load."""
-    print(json.dumps({"type": "log", "time": 1, "level": "info", "msg": "initializing"}))
+    tell({"type": "log", "time": 1, "level": "info", "msg": "initializing"})
     rows = json.loads(os.environ.get("FAKE_DRY_RUN", "[]"))
     if rows:
         data = {"unit": "MiB", "rows": rows}
-        print(json.dumps({"type": "fit_memory_breakdown", "data": data}), flush=True)
+        tell({"type": "fit_memory_breakdown", "data": data})
     else:
         raise SystemExit(1)
     time.sleep(600)

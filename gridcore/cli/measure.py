@@ -15,7 +15,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from gridcore.client import Client
+from gridcore.client import Client, ClientError
 from gridcore.clock import monotonic_ns
 from gridcore.config.schema import Capability, ModelConfig, RuntimeKind
 from gridcore.core.notes import Verb
@@ -34,6 +34,7 @@ GENERATED_TOKENS = 64
 """Long enough to average over, short enough for a slow machine: seconds to a minute a model."""
 POLL_S = 0.5
 LOAD_NS_MAX = 900 * NS_PER_S
+RESTART_NS_MAX = 15 * NS_PER_S
 REQUEST_S_MAX = 900.0
 SETTLE_S = 6.0
 """The supervisor looks at footprints every five seconds; after the first full batch they grow."""
@@ -72,7 +73,7 @@ async def measure(
     """
     model = instance.config.models[model_id]
     with Client(url) as client:
-        was_loaded = _model(client, model_id)["phase"] == "ready"
+        was_loaded = (await _model(client, model_id))["phase"] == "ready"
         if not was_loaded:
             progress("loading")
             _load(client, instance.runtime.events, model_id)
@@ -80,7 +81,7 @@ async def measure(
         if model.runtime is not RuntimeKind.SIMULATED:
             progress("waiting for its footprint to settle")
             await asyncio.sleep(SETTLE_S)
-        seen = _model(client, model_id)
+        seen = await _model(client, model_id)
         if not was_loaded:
             client.unload(model_id)
     conditions = Launches(instance).conditions(ModelId(model_id))
@@ -95,9 +96,19 @@ async def measure(
     )
 
 
-def _model(client: Client, model_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(m for m in client.state()["models"] if m["id"] == model_id)
-    return found
+async def _model(client: Client, model_id: str) -> dict[str, Any]:
+    """What the daemon says of it; a scheduler that is being restarted is waited for."""
+    deadline_ns = monotonic_ns() + RESTART_NS_MAX
+    while True:
+        try:
+            models = client.state()["models"]
+        except ClientError as error:
+            if error.status != 503 or monotonic_ns() > deadline_ns:
+                raise
+            await asyncio.sleep(POLL_S)
+        else:
+            found: dict[str, Any] = next(model for model in models if model["id"] == model_id)
+            return found
 
 
 def _load(client: Client, events: Path, model_id: str) -> None:

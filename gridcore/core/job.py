@@ -97,6 +97,7 @@ class Lease:
         "cancelled",
         "charged_ns",
         "client",
+        "confirmed",
         "count",
         "first",
         "gateway",
@@ -145,3 +146,5 @@ class Lease:
         self.answer_begun = answer_begun
         self.cancelled = False
         """The brain has asked for it back."""
+        self.confirmed = False
+        """Its gateway has named it: the grant is not on its way any more."""

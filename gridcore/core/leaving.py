@@ -162,21 +162,7 @@ def finish_releases(state: State, card: Card) -> None:
         state.count("unloads", model.model_id)
         model.unload_why = None
         model.become_cold(state.now_ns)
-        if late:
-            card.foreign.assume(_unexplained_bytes(state, card))
         state.mark(card.card_id)
-
-
-def _unexplained_bytes(state: State, card: Card) -> int:
-    """What the card shows in use beyond the runtimes that are there, and those that may be."""
-    if not state.monitor_here or card.used_bytes is None:
-        return 0
-    explained = 0
-    for model in state.models_by_card[card.card_id]:
-        if model.load_id is not None:
-            reserved = card.ledger.entry(model.load_id)
-            explained += card.used_by_pid.get(model.pid or -1, reserved)
-    return max(card.used_bytes - explained, 0)
 
 
 def _memory_is_back(state: State, card: Card, model: Model) -> bool:

@@ -108,6 +108,8 @@ class Lease:
         self.granted = False
         self.cancelled = False
         self.answer_begun = False
+        self.confirmed = False
+        """Its gateway has named it."""
 
 
 class Job:
@@ -222,11 +224,11 @@ class Books:
         ]
 
     def is_hot(self, model_id: ModelId) -> bool:
-        if any(
-            lease.model_id == model_id and lease.job.workload is Workload.INTERACTIVE
-            for lease in self.leases.values()
-        ):
-            return True
+        for lease in self.leases.values():
+            load = self.loads.get(lease.load_id)
+            runs = load is not None and load.stage is not Stage.GONE
+            if runs and lease.model_id == model_id and lease.job.workload is Workload.INTERACTIVE:
+                return True
         used_ns = self.interactive_used_ns.get(model_id)
         ttl_ns = self.settings.policy.classes.interactive.hot_ttl_ns
         return used_ns is not None and self.now_ns - used_ns < ttl_ns
@@ -260,7 +262,8 @@ class Books:
                 self._job_cancelled(event)
             case AnswerBegun():
                 if event.lease_id in self.leases:
-                    self.leases[event.lease_id].answer_begun = True
+                    lease = self.leases[event.lease_id]
+                    lease.answer_begun = lease.confirmed = True
             case StepFinished():
                 self._step_finished(event)
             case SlotsSeen():
@@ -362,7 +365,8 @@ class Books:
         self.suspects.discard(event.gateway)
         stated = {lease.lease_id for lease in event.leases}
         for lease in list(self.leases.values()):
-            young = self.now_ns - lease.started_ns < GRANT_TRAVEL_NS
+            lease.confirmed |= lease.lease_id in stated
+            young = self.now_ns - lease.started_ns < GRANT_TRAVEL_NS and not lease.confirmed
             if lease.job.gateway == event.gateway and lease.lease_id not in stated and not young:
                 self.end_lease(lease, idle=False)
         stated_jobs = {job.job_id: job for job in event.jobs}
@@ -389,6 +393,7 @@ class Books:
             self.now_ns - stated.ran_ns,
         )
         lease.answer_begun = stated.answer_begun
+        lease.confirmed = True
         job.started = True
         job.running[lease.lease_id] = self.leases[lease.lease_id] = lease
         load = self.loads.get(stated.load_id)

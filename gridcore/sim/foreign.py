@@ -25,7 +25,7 @@ class ForeignBook:
     def see(self, event: AnyEvent) -> None:
         card_id, now_ns = self._card_id, self._books.now_ns
         ours = [load for load in self._books.loads.values() if load.model.card_id == card_id]
-        loads = tuple((load.load_id, load.stage) for load in ours if load.stage is not Stage.GONE)
+        loads = tuple((load.load_id, load.stage) for load in ours)
         if loads != self._loads:
             self._loads = loads
             self._readings.clear()

@@ -28,12 +28,7 @@ log
    5.000 defer     chat           interactive b: making room for b: a must go first
    5.000 @ wait 10s
    5.020 requeue   slow           background a: taken back
-   5.020 defer     slow           background a: interactive work is active; next step in 3s
    5.020 defer     slow           background a: an interactive request is waiting for b
-   5.120 defer     slow           background a: interactive work is active; next step in 2.9s
-   5.120 defer     slow           background a: an interactive request is waiting for b
-   5.121 defer     slow           background a: interactive work is active; next step in 2.9s
-   5.121 defer     slow           background a: an interactive request is waiting for b
    5.121 evict     a              make room for b, cost 0.8 (running=0)
    5.121 defer     chat           interactive b: waiting until the card shows the memory of a as free
    5.291 unloaded  a              make room for b, cost 0.8

@@ -26,7 +26,9 @@ def gateway_restated(state: State, event: GatewayRestated) -> None:
     stated_jobs = {job.job_id: job for job in event.jobs}
     stated_leases = {lease.lease_id: lease for lease in event.leases}
     for lease in [held for held in state.leases.values() if held.gateway == event.gateway]:
-        on_its_way = state.now_ns - lease.started_ns < GRANT_TRAVEL_NS
+        lease.confirmed |= lease.lease_id in stated_leases
+        young = state.now_ns - lease.started_ns < GRANT_TRAVEL_NS
+        on_its_way = young and not lease.confirmed
         if lease.lease_id not in stated_leases and not on_its_way:
             _end_silently(state, lease)
             if lease.job_id in state.jobs and lease.job_id in stated_jobs:
@@ -109,6 +111,7 @@ def _adopt_lease(state: State, job: Job, stated: RunningLease) -> None:
         charged_ns=0,
         answer_begun=stated.answer_begun,
     )
+    lease.confirmed = True
     state.leases[lease.lease_id] = lease
     job.model_id = stated.model_id
     if model is not None:

@@ -116,7 +116,7 @@ def answer_begun(state: State, event: AnswerBegun) -> None:
     if lease is None:
         state.drop(event)
         return
-    lease.answer_begun = True
+    lease.answer_begun = lease.confirmed = True
 
 
 def step_finished(state: State, event: StepFinished) -> None:

@@ -225,6 +225,10 @@ def _adopt_runtime(state: State, runtime: KnownRuntime) -> None:
         return
     model.start_load(runtime.load_id, None, state.now_ns)
     if not runtime.ready:
+        if card.turn is not None and card.turn.loading:
+            # One load at a time, whatever was ordered before this epoch.
+            leaving.stop(state, model, Why(Reason.LOAD_PREEMPTED, {"model": card.turn.model_id}))
+            return
         if card.turn is not None:
             turns.end_turn(state, card)
         card.turn = Turn(model.model_id, None, state.now_ns)

@@ -49,10 +49,3 @@ class ForeignMeter:
         self.value_bytes = self._below_max_bytes
         self._below_since_ns = None
         return True
-
-    def assume(self, foreign_bytes: int) -> None:
-        """Memory that was waited for in vain is somebody else's; it falls as usual."""
-        if foreign_bytes >= (self.value_bytes or 0) + STEP_BYTES:
-            self.value_bytes = foreign_bytes
-            self._above.clear()
-            self._below_since_ns = None

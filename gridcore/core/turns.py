@@ -151,6 +151,9 @@ def _refresh_turn(state: State, card: Card, wants: list[Want]) -> None:
     if turn.loading and model.phase is not Phase.LOADING:
         card.turn = None
         return
+    if not turn.loading and model.phase is not Phase.COLD:
+        end_turn(state, card)  # the supervisor has told of one that is there already
+        return
     for want in wants:
         if want.model is model:
             turn.workload, turn.arrived_ns = want.workload, want.arrived_ns

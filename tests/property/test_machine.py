@@ -317,5 +317,5 @@ class AnyEvents(RuleBasedStateMachine):
 
 TestAnyEvents = AnyEvents.TestCase
 TestAnyEvents.settings = hypothesis_settings(
-    max_examples=1500, stateful_step_count=40, deadline=None
+    max_examples=150, stateful_step_count=40, deadline=None
 )

@@ -20,6 +20,7 @@ from gridcore.sim.run import run_seed
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).with_name("corpus.txt")
+pytestmark = pytest.mark.timeout(400)  # forty seconds each on an idle core
 EVENTS = 1_000
 COMMIT_SEEDS = 60
 FIXED_SEEDS = range(100)

@@ -58,8 +58,11 @@ class Stage(StrEnum):
 class Load:
     """One load attempt, from its command to the end of its process."""
 
-    def __init__(self, load_id: LoadId, model: ModelSettings, reserved_bytes: int) -> None:
+    def __init__(
+        self, load_id: LoadId, model: ModelSettings, reserved_bytes: int, now_ns: int
+    ) -> None:
         self.load_id = load_id
+        self.ordered_ns = now_ns
         self.model = model
         self.reserved_bytes = reserved_bytes
         self.stage = Stage.LOADING
@@ -481,7 +484,7 @@ class Books:
         it says so."""
         model = self.models[runtime.model_id]
         reserved = runtime.footprint_bytes or runtime.reserved_bytes
-        load = self.loads[runtime.load_id] = Load(runtime.load_id, model, reserved)
+        load = self.loads[runtime.load_id] = Load(runtime.load_id, model, reserved, self.now_ns)
         if runtime.ready:
             load.cooling = set(range(min(runtime.slots, model.slots)))
         for lease in self.leases.values():
@@ -541,7 +544,7 @@ class Books:
         for load_id, load in list(self.loads.items()):
             if load.model.model_id == model_id and load.stage is Stage.GONE:
                 del self.loads[load_id]
-        load = Load(command.load_id, self.models[model_id], command.reserved_bytes)
+        load = Load(command.load_id, self.models[model_id], command.reserved_bytes, self.now_ns)
         self.loads[command.load_id] = load
         return load
 

@@ -474,12 +474,15 @@ def test_subscribers_that_come_together_share_a_snapshot() -> None:
             asked_s: list[float] = []
             publisher.on_subscribe = lambda: asked_s.append(time.monotonic())
             async with running(publisher.run()):
-                clients = [EventClient(directory / "events", ("snapshot",)) for _ in range(20)]
-                await eventually(lambda: publisher.subscribers_seen == 20, "all are seen")
+                clients = [EventClient(directory / "events", ("snapshot",))]
+                await eventually(lambda: len(asked_s) == 1, "the first is answered at once")
+                clients += [EventClient(directory / "events", ("snapshot",)) for _ in range(20)]
+                await eventually(lambda: publisher.subscribers_seen == 21, "all are seen")
                 await eventually(lambda: len(asked_s) == 2, "the late ones are answered too")
                 assert asked_s[1] - asked_s[0] >= 0.99
                 for client in clients:
                     client.close()
+                assert len(asked_s) == 2, "and by one snapshot"
 
     asyncio.run(story())
 

@@ -74,7 +74,6 @@ async def serve(
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(drain_timeout_s + LAST_ANSWERS_S) + 1,

@@ -1,26 +1,24 @@
 """The gateway process: HTTP in, HTTP to runtimes, and a link to the scheduler."""
 
-import argparse
 import asyncio
 import contextlib
 import gc
 import signal
 import socket
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
 
 import uvicorn
 import uvloop
 
-from gridcore.errors import GridcoreError
 from gridcore.group.listen import open_listener
 from gridcore.group.parent import watch_parent
+from gridcore.group.service import run_service, service_parser
 from gridcore.http.app import create_app
 from gridcore.http.gateway import Gateway
 from gridcore.ids import PeerId
-from gridcore.instance import Instance, read_instance
+from gridcore.instance import Instance
 from gridcore.ipc.peer import Peer
-from gridcore.logs import setup_logging
 from gridcore.units import NS_PER_S
 
 KEEP_ALIVE_S = 75
@@ -108,23 +106,16 @@ async def serve(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="services.gateway", description=__doc__)
-    parser.add_argument("--instance", type=Path, required=True)
-    parser.add_argument("--name", default="gateway-0")
+    parser = service_parser("gateway-0", __doc__)
     parser.add_argument("--listen-fd", type=int)
-    parser.add_argument("--parent-fd", type=int)
     arguments = parser.parse_args(argv)
-    log = setup_logging(arguments.name)
-    try:
-        instance = read_instance(arguments.instance)
-        log = setup_logging(arguments.name, instance.config.logs.level)
+    name = PeerId(arguments.name)
+
+    def serve_instance(instance: Instance) -> Coroutine[Any, Any, None]:
         listener = listening_socket(instance, arguments.listen_fd)
-        name = PeerId(arguments.name)
-        uvloop.run(serve(instance, name, listener, arguments.parent_fd))
-    except GridcoreError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+        return serve(instance, name, listener, arguments.parent_fd)
+
+    return run_service(arguments, serve_instance, runner=uvloop.run)
 
 
 if __name__ == "__main__":

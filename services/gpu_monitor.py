@@ -1,22 +1,17 @@
 """The gpu-monitor process: samples the card and says so when something changed."""
 
-import argparse
 import asyncio
-import signal
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from gridcore.clock import monotonic_ns
 from gridcore.devices import open_device
 from gridcore.devices.device import Device, Sample, is_news
-from gridcore.errors import GridcoreError
-from gridcore.group.parent import watch_parent
+from gridcore.group.service import end_work, run_service, service_parser, watch_for_stop, work_until
 from gridcore.ids import PeerId
-from gridcore.instance import Instance, read_instance
+from gridcore.instance import Instance
 from gridcore.ipc.alarm import run_together
 from gridcore.ipc.messages import CardSample, FromScheduler, SampleRequest, ToScheduler
 from gridcore.ipc.peer import Peer
-from gridcore.logs import setup_logging
 from gridcore.runtime.registry import Registry
 from gridcore.units import NS_PER_S
 
@@ -70,11 +65,7 @@ class Monitor:
 
 async def serve(instance: Instance, name: PeerId, parent_fd: int | None) -> None:
     """Sample until SIGTERM, SIGINT, or the launcher's end."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stopping.set)
-    watch_parent(parent_fd)
+    stopping = watch_for_stop(parent_fd)
     monitor = Monitor(instance, open_device(instance))
     peer = Peer(
         name=name,
@@ -86,30 +77,15 @@ async def serve(instance: Instance, name: PeerId, parent_fd: int | None) -> None
     )
     monitor.send = peer.send
     work = asyncio.ensure_future(run_together(peer.run(), monitor.run()))
-    stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-    if not stopping.is_set():
-        await work  # raises what ended it
-    work.cancel()
-    await asyncio.wait([work])
+    await work_until(stopping, work)
+    await end_work(work)
     await peer.close("shutdown")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="services.gpu_monitor", description=__doc__)
-    parser.add_argument("--instance", type=Path, required=True)
-    parser.add_argument("--name", default="gpu-monitor")
-    parser.add_argument("--parent-fd", type=int)
-    arguments = parser.parse_args(argv)
-    log = setup_logging(arguments.name)
-    try:
-        instance = read_instance(arguments.instance)
-        log = setup_logging(arguments.name, instance.config.logs.level)
-        asyncio.run(serve(instance, PeerId(arguments.name), arguments.parent_fd))
-    except GridcoreError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+    arguments = service_parser("gpu-monitor", __doc__).parse_args(argv)
+    name = PeerId(arguments.name)
+    return run_service(arguments, lambda instance: serve(instance, name, arguments.parent_fd))
 
 
 if __name__ == "__main__":

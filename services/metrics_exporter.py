@@ -3,18 +3,14 @@
 Killing it changes nothing for anyone; its counters are the scheduler's, so a restart keeps them.
 """
 
-import argparse
 import asyncio
 import logging
-import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from gridcore import __version__
 from gridcore.config.address import parse_listen
-from gridcore.group.parent import watch_parent
-from gridcore.instance import Instance, read_instance
-from gridcore.logs import setup_logging
+from gridcore.group.service import run_service, service_parser, watch_for_stop
+from gridcore.instance import Instance
 from gridcore.metrics.exposition import CONTENT_TYPE, Exposition
 from gridcore.metrics.feed import EventFeed
 from gridcore.metrics.server import MetricsServer
@@ -24,11 +20,7 @@ log = logging.getLogger("gridcore.metrics")
 
 async def serve(instance: Instance, parent_fd: int | None) -> None:
     """Serve until a signal, or until the launcher is gone."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    watch_parent(parent_fd)
+    stopping = watch_for_stop(parent_fd)
     feed = EventFeed(instance.runtime.events, Exposition(__version__))
     server = MetricsServer(feed.page, CONTENT_TYPE)
     await server.listen_unix(instance.runtime.metrics)
@@ -61,15 +53,8 @@ async def _listen_tcp(server: MetricsServer, listen: str | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="services.metrics_exporter", description=__doc__)
-    parser.add_argument("--instance", type=Path, required=True)
-    parser.add_argument("--name", default="metrics-exporter")
-    parser.add_argument("--parent-fd", type=int)
-    arguments = parser.parse_args(argv)
-    instance = read_instance(arguments.instance)
-    setup_logging(arguments.name, instance.config.logs.level)
-    asyncio.run(serve(instance, arguments.parent_fd))
-    return 0
+    arguments = service_parser("metrics-exporter", __doc__).parse_args(argv)
+    return run_service(arguments, lambda instance: serve(instance, arguments.parent_fd))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,19 @@
 """The scheduler process: binds the control and event sockets and lets the brain decide."""
 
-import argparse
 import asyncio
 import gc
-import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import uvloop
 
 from gridcore.clock import monotonic_ns
-from gridcore.errors import GridcoreError
-from gridcore.group.parent import watch_parent
+from gridcore.group.service import end_work, run_service, service_parser, watch_for_stop, work_until
 from gridcore.ids import new_epoch
-from gridcore.instance import Instance, read_instance
+from gridcore.instance import Instance
 from gridcore.ipc.alarm import Alarm, run_together
 from gridcore.ipc.brain import Brain
 from gridcore.ipc.events import EventPublisher
 from gridcore.ipc.hub import Hub
-from gridcore.logs import setup_logging
 
 
 async def _keep_time(brain: Brain, alarm: Alarm) -> None:
@@ -34,11 +29,7 @@ async def _keep_time(brain: Brain, alarm: Alarm) -> None:
 
 async def serve(instance: Instance, parent_fd: int | None) -> None:
     """Decide until SIGTERM, SIGINT, or the launcher's end."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stopping.set)
-    watch_parent(parent_fd)
+    stopping = watch_for_stop(parent_fd)
     epoch = new_epoch()
     alarm = Alarm()
     publisher = EventPublisher(instance.runtime.events, epoch)
@@ -65,29 +56,15 @@ async def serve(instance: Instance, parent_fd: int | None) -> None:
     publisher.on_subscribe = brain.publish
     gc.freeze()  # what is loaded now stays: collections need not look at it
     work = asyncio.ensure_future(run_together(publisher.run(), hub.run(), _keep_time(brain, alarm)))
-    stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-    if not stopping.is_set():
-        await work  # raises what ended it
-    work.cancel()
-    await asyncio.wait([work])
+    await work_until(stopping, work)
+    await end_work(work)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="services.scheduler", description=__doc__)
-    parser.add_argument("--instance", type=Path, required=True)
-    parser.add_argument("--name", default="scheduler")
-    parser.add_argument("--parent-fd", type=int)
-    arguments = parser.parse_args(argv)
-    log = setup_logging(arguments.name)
-    try:
-        instance = read_instance(arguments.instance)
-        log = setup_logging(arguments.name, instance.config.logs.level)
-        uvloop.run(serve(instance, arguments.parent_fd))
-    except GridcoreError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+    arguments = service_parser("scheduler", __doc__).parse_args(argv)
+    return run_service(
+        arguments, lambda instance: serve(instance, arguments.parent_fd), runner=uvloop.run
+    )
 
 
 if __name__ == "__main__":

@@ -1,19 +1,14 @@
 """The supervisor process: the link, the runtimes, and nothing else."""
 
-import argparse
 import asyncio
-import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from gridcore.devices import open_device
-from gridcore.errors import GridcoreError
-from gridcore.group.parent import watch_parent
+from gridcore.group.service import end_work, run_service, service_parser, watch_for_stop, work_until
 from gridcore.ids import PeerId
-from gridcore.instance import Instance, read_instance
+from gridcore.instance import Instance
 from gridcore.ipc.alarm import run_together
 from gridcore.ipc.peer import Peer
-from gridcore.logs import setup_logging
 from gridcore.runtime.supervisor import Supervisor
 
 
@@ -22,11 +17,7 @@ async def serve(instance: Instance, name: PeerId, parent_fd: int | None) -> None
 
     When the link fails instead, the runtimes live on for the next supervisor to adopt.
     """
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stopping.set)
-    watch_parent(parent_fd)
+    stopping = watch_for_stop(parent_fd)
     supervisor = Supervisor(instance, open_device(instance))
     peer = Peer(
         name=name,
@@ -40,32 +31,20 @@ async def serve(instance: Instance, name: PeerId, parent_fd: int | None) -> None
     # Before the first inventory, so that it is whole.
     await supervisor.recover()
     work = asyncio.ensure_future(run_together(peer.run(), supervisor.run()))
-    stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-    if not stopping.is_set():
+    try:
+        await work_until(stopping, work)
+    except BaseException:
         supervisor.forget()
-        await work  # raises what ended it
+        raise
     await supervisor.stop()
-    work.cancel()
-    await asyncio.wait([work])
+    await end_work(work)
     await peer.close("shutdown")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="services.supervisor", description=__doc__)
-    parser.add_argument("--instance", type=Path, required=True)
-    parser.add_argument("--name", default="supervisor")
-    parser.add_argument("--parent-fd", type=int)
-    arguments = parser.parse_args(argv)
-    log = setup_logging(arguments.name)
-    try:
-        instance = read_instance(arguments.instance)
-        log = setup_logging(arguments.name, instance.config.logs.level)
-        asyncio.run(serve(instance, PeerId(arguments.name), arguments.parent_fd))
-    except GridcoreError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+    arguments = service_parser("supervisor", __doc__).parse_args(argv)
+    name = PeerId(arguments.name)
+    return run_service(arguments, lambda instance: serve(instance, name, arguments.parent_fd))
 
 
 if __name__ == "__main__":
